@@ -1,0 +1,31 @@
+# `make` or `make help` lists what there is.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help setup reproduce test lint clean
+
+help:  ## This list
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+setup: .venv/ready  ## Install toydepth and its tools into .venv, with pinned versions
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --constraint constraints.txt
+	@touch $@
+
+reproduce: setup  ## The smooth-versus-rough result: alpha near 3 against alpha near 1, in minutes
+	$(BIN)/toydepth run +sweeps=alpha_quick
+
+test: setup  ## All tests
+	$(BIN)/python -m pytest
+
+lint: setup  ## Formatting, imports, common mistakes, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyright
+
+clean:  ## Remove the environment, caches and built files; outputs/ stays
+	rm -rf .venv build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

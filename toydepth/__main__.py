@@ -1,0 +1,8 @@
+"""`python -m toydepth` is `toydepth`."""
+
+import sys
+
+from .cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

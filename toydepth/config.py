@@ -1,0 +1,438 @@
+"""What a run is: frozen dataclasses, their defaults, and the one place where values are checked.
+
+A config enters as a plain mapping (composed by Hydra or written in Python), becomes a frozen `RunConfig` through
+`parse`, and is completed by `resolve`. Below that border nothing reads a dict or invents a default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A request that cannot be run: one line naming the field, its value and what is allowed."""
+
+
+# --- checks: a field carries its own, as metadata ------------------------------------------------------------
+
+
+def _field(default: Any, check: Callable[[Any], Any], allowed: str, matters: bool = True) -> Any:
+    """A dataclass field with a check. `matters` is False for fields that cannot change a run's numbers."""
+    return field(default=default, metadata={"check": check, "allowed": allowed, "matters": matters})
+
+
+def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else check(value)
+
+
+def integer(default: int | None, low: int, **more: Any) -> Any:
+    """A whole number of at least `low`; a default of None stands for a value that `resolve` fills in."""
+
+    def check(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError
+        if not math.isfinite(value) or int(value) != value or value < low:
+            raise ValueError
+        return int(value)
+
+    null = default is None
+    allowed = f"a whole number, at least {low}" + (", or null" if null else "")
+    return _field(default, _optional(check) if null else check, allowed, **more)
+
+
+def real(default: float | None, low: float, high: float = math.inf, open_low: bool = False, **more: Any) -> Any:
+    """A finite number in [low, high], or in (low, high] with `open_low`."""
+
+    def check(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError
+        if value < low or value > high or (open_low and value == low):
+            raise ValueError
+        return float(value)
+
+    null = default is None
+    bound = f"above {low:g}" if open_low else f"at least {low:g}"
+    top = "" if high == math.inf else f" and at most {high:g}"
+    allowed = f"a finite number {bound}{top}" + (", or null" if null else "")
+    return _field(default, _optional(check) if null else check, allowed, **more)
+
+
+def choice(default: str | None, *options: str, **more: Any) -> Any:
+    """One of the named options."""
+
+    def check(value: Any) -> str:
+        if value not in options:
+            raise ValueError
+        return value
+
+    null = default is None
+    allowed = ("one of " if len(options) > 1 else "only ") + ", ".join(options) + (", or null" if null else "")
+    return _field(default, _optional(check) if null else check, allowed, **more)
+
+
+def flag(default: bool, **more: Any) -> Any:
+    """true or false."""
+
+    def check(value: Any) -> bool:
+        if not isinstance(value, bool):
+            raise ValueError
+        return value
+
+    return _field(default, check, "true or false", **more)
+
+
+def text(default: str | None, **more: Any) -> Any:
+    """A path or a name; null where none is given."""
+
+    def check(value: Any) -> str | None:
+        if value is None and default is None:
+            return None
+        if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
+            raise ValueError
+        return str(value)
+
+    return _field(default, check, "a non-empty text" + (", or null" if default is None else ""), **more)
+
+
+# --- the sections -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """The fixed residual network that makes targets (arXiv 2602.05970, app. C)."""
+
+    kind: str = choice("independent", "independent", "tied", "blocks", "mixed")
+    depth: int = integer(64, 1)
+    width: int = integer(16, 1)
+    hidden: int | None = integer(None, 1)  # resolved: 4 x width
+    seed: int | None = integer(None, 0)  # resolved: the run's seed
+    block_size: int = integer(8, 1)
+    rho: float = real(0.5, 0.0, 1.0)
+    scale: float = real(1.0, 0.0)
+    head_init: str = choice("linear", "linear", "normal")
+
+
+@dataclass(frozen=True)
+class Student:
+    """The trained residual network."""
+
+    depth: int = integer(8, 1)
+    hidden: int | None = integer(None, 1)  # resolved: the teacher's
+    scheme: str = choice("euler", "euler")
+    init: str = choice("zero", "zero")
+    block: str = choice("published", "published")
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the student matches: the teacher's final state (mse) or its softmax at a temperature (kl)."""
+
+    loss: str = choice("mse", "kl", "mse")
+    temperature: float = real(1.0, 0.0, open_low=True)
+    head: str = choice("learned", "learned", "teacher")
+    student_temperature: str | None = choice(None, "one", "teacher")  # resolved: `teacher` iff the head is given
+    vocab: int = integer(128, 2)
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """`lr / student.depth ** depth_power` is the rate used. Muon trains matrices, its Adam part the rest."""
+
+    name: str = choice("muon", "adam", "adamw", "sgd", "muon")
+    lr: float | None = real(None, 0.0, open_low=True)  # resolved: the optimizer's own, see `RATES`
+    adam_lr: float = real(1e-3, 0.0, open_low=True)
+    depth_power: float = real(0.5, -10.0, 10.0)
+    weight_decay: float = real(0.0, 0.0)
+    momentum: float | None = real(None, 0.0, 1.0)  # resolved: 0.95 for muon, 0 for sgd
+    b1: float = real(0.9, 0.0, 1.0)
+    b2: float | None = real(None, 0.0, 1.0)  # resolved: 0.99 beside muon, else 0.999
+    eps: float = real(1e-8, 0.0, open_low=True)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The rate's course: warm-up, flat, then a decay to `floor`; all three as fractions."""
+
+    name: str = choice("linear", "constant", "linear", "cosine", "wsd")
+    decay_fraction: float | None = real(None, 0.0, 1.0)  # resolved: by the schedule's name, see `DECAYS`
+    floor: float = real(0.0, 0.0, 1.0)
+    warmup: float = real(0.0, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class Train:
+    """The budget. A twin is the same run at half the steps, with its own complete decay."""
+
+    steps: int = integer(8000, 1)
+    batch: int = integer(512, 1)
+    eval_every: int | None = integer(None, 1, matters=False)  # resolved: a twentieth of the steps
+    eval_batches: int = integer(10, 1)
+    checkpoint_every: int | None = integer(None, 1, matters=False)  # resolved: a quarter of the steps
+    stop: str = choice("steps", "steps")
+    twin: bool = flag(True)
+
+
+@dataclass(frozen=True)
+class Data:
+    """`unique` = 0: fresh inputs at every step; n: a fixed set of n inputs, reused in epochs."""
+
+    unique: int = integer(0, 0)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How to compute. Only batching and precision can touch the numbers."""
+
+    batching: str = choice("auto", "auto", "map", "vmap")  # resolved: map on CPU, vmap on accelerators
+    devices: int | None = integer(None, 1, matters=False)  # null: all
+    precision: str = choice("float32", "float32", "tensorfloat32", "bfloat16")
+    compile_cache: str | None = text(None, matters=False)  # a folder for compiled programs; null: none
+    memory_gb: float | None = real(None, 0.0, open_low=True, matters=False)  # null: half of what is free
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Where runs go: `<root>/<name>/`; without a name, `<root>/adhoc/`."""
+
+    name: str | None = text(None, matters=False)
+    root: str = text("outputs", matters=False)
+    on_error: str = choice("record", "record", "raise", matters=False)
+
+
+RATES = {"muon": 0.01, "adam": 1e-3, "adamw": 1e-3, "sgd": 0.1}
+DECAYS = {"constant": 0.0, "linear": 0.9, "cosine": 1.0, "wsd": 0.2}
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The fields that every problem has."""
+
+    problem: str = choice("depth", "depth")
+    seed: int = integer(0, 0)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    schedule: Schedule = field(default_factory=Schedule)
+    train: Train = field(default_factory=Train)
+    data: Data = field(default_factory=Data)
+    runtime: Runtime = field(default_factory=Runtime)
+    sweep: Sweep = field(default_factory=Sweep)
+
+    def unused(self) -> set[str]:
+        """Dotted names of fields that this config's other choices make irrelevant."""
+        optimizer = self.optimizer.name
+        unused = set()
+        if optimizer != "muon":
+            unused.add("optimizer.adam_lr")
+        if optimizer not in ("sgd", "muon"):
+            unused.add("optimizer.momentum")
+        if optimizer == "sgd":
+            unused |= {"optimizer.b1", "optimizer.b2", "optimizer.eps"}
+        if optimizer == "adam":
+            unused.add("optimizer.weight_decay")
+        if self.schedule.name == "constant":
+            unused |= {"schedule.decay_fraction", "schedule.floor"}
+        return unused
+
+    def check(self) -> None:
+        """Raises `ConfigError` for combinations that no single field shows."""
+        if self.data.unique % self.train.batch:
+            refuse("data.unique", self.data.unique, f"0, or a multiple of train.batch={self.train.batch}")
+        if self.schedule.warmup + (self.schedule.decay_fraction or 0.0) > 1.0:
+            refuse("schedule.warmup", self.schedule.warmup, "together with schedule.decay_fraction at most 1")
+
+    def complete(self, platform: str) -> RunConfig:
+        """This config with every default that depends on other fields filled in."""
+        optimizer, schedule, train, runtime = self.optimizer, self.schedule, self.train, self.runtime
+        muon = optimizer.name == "muon"
+        return dataclasses.replace(
+            self,
+            optimizer=_fill(
+                optimizer, lr=RATES[optimizer.name], momentum=0.95 if muon else 0.0, b2=0.99 if muon else 0.999
+            ),
+            schedule=_fill(schedule, decay_fraction=min(DECAYS[schedule.name], 1.0 - schedule.warmup)),
+            train=_fill(
+                train, eval_every=max(1, train.steps // 20), checkpoint_every=max(1, math.ceil(train.steps / 4))
+            ),
+            runtime=runtime
+            if runtime.batching != "auto"
+            else dataclasses.replace(runtime, batching="map" if platform == "cpu" else "vmap"),
+        )
+
+    def rate_scale(self) -> float:
+        """What the learning rates are multiplied by."""
+        return 1.0
+
+    def slug(self) -> list[str]:
+        """The readable parts of a run's id."""
+        return [self.problem, f"s{self.seed}"]
+
+
+@dataclass(frozen=True)
+class DepthConfig(RunConfig):
+    """`problem=depth`: a student imitates a deep residual teacher (arXiv 2602.05970, sec. 4 and app. C)."""
+
+    teacher: Teacher = field(default_factory=Teacher)
+    student: Student = field(default_factory=Student)
+    target: Target = field(default_factory=Target)
+
+    def unused(self) -> set[str]:
+        unused = super().unused()
+        if self.teacher.kind != "blocks":
+            unused.add("teacher.block_size")
+        if self.teacher.kind != "mixed":
+            unused.add("teacher.rho")
+        if self.target.loss == "mse":
+            unused |= {"teacher.head_init"} | {
+                f"target.{name}" for name in ("temperature", "head", "student_temperature", "vocab")
+            }
+        return unused
+
+    def check(self) -> None:
+        super().check()
+        if self.target.loss == "mse" and self.target.head == "teacher":
+            refuse("target.head", "teacher", "learned with target.loss=mse (states have no head), or target.loss=kl")
+
+    def complete(self, platform: str) -> DepthConfig:
+        config = super().complete(platform)
+        assert isinstance(config, DepthConfig)
+        teacher = _fill(config.teacher, hidden=4 * config.teacher.width, seed=config.seed)
+        temperature = "teacher" if config.target.head == "teacher" else "one"
+        return dataclasses.replace(
+            config,
+            teacher=teacher,
+            student=_fill(config.student, hidden=teacher.hidden),
+            target=_fill(config.target, student_temperature=temperature),
+        )
+
+    def rate_scale(self) -> float:
+        return self.student.depth**-self.optimizer.depth_power
+
+    def slug(self) -> list[str]:
+        loss = [self.target.loss] if self.target.loss == "mse" else ["kl", f"T{self.target.temperature:.4g}"]
+        return [self.teacher.kind, f"d{self.student.depth}", *loss, f"s{self.seed}"]
+
+
+SCHEMAS: dict[str, type[RunConfig]] = {"depth": DepthConfig}
+
+
+# --- the border ---------------------------------------------------------------------------------------------
+
+
+def refuse(name: str, value: Any, allowed: str) -> None:
+    """Raises the one-line error of a bad value."""
+    shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
+    raise ConfigError(f"{name}={shown}: allowed is {allowed}")
+
+
+def parse(tree: Mapping[str, Any]) -> RunConfig:
+    """A checked `RunConfig` from a nested mapping; raises `ConfigError` for an unknown key or a bad value."""
+    problem = tree.get("problem", "depth")
+    if not isinstance(problem, str) or problem not in SCHEMAS:
+        refuse("problem", problem, "one of " + ", ".join(SCHEMAS))
+    config = _build(SCHEMAS[problem], tree, "", SCHEMAS[problem])
+    config.check()
+    return config
+
+
+def resolve(config: RunConfig, platform: str = "cpu") -> RunConfig:
+    """The config with every dependent default filled in. `platform` is JAX's name of the backend."""
+    return config.complete(platform)
+
+
+def flatten(config: RunConfig) -> dict[str, Any]:
+    """{dotted name: value} of every field."""
+    return _flatten(dataclasses.asdict(config), "")
+
+
+def matters(config: RunConfig) -> dict[str, Any]:
+    """{dotted name: value} of the fields that decide a resolved run's numbers; the ones it does not use are None."""
+    unused = config.unused()
+    names = [name for name, spec in _specs(type(config), "") if spec.metadata["matters"]]
+    flat = flatten(config)
+    return {name: None if name in unused else flat[name] for name in names}
+
+
+def run_id(config: RunConfig) -> str:
+    """A readable slug and a hash of the fields that matter to the numbers, of a resolved config."""
+    text = json.dumps(matters(config), sort_keys=True)
+    return "-".join([*config.slug(), hashlib.sha256(text.encode()).hexdigest()[:8]])
+
+
+def twin(config: RunConfig) -> RunConfig:
+    """The resolved config's half-budget twin: half the steps, evaluated at as many points."""
+    train = config.train
+    half = dataclasses.replace(
+        train, steps=max(1, train.steps // 2), eval_every=max(1, (train.eval_every or 1) // 2), twin=False
+    )
+    return dataclasses.replace(config, train=half)
+
+
+def defaults(problem: str = "depth") -> dict[str, Any]:
+    """The defaults of a problem as a nested dict: what Hydra composes upon."""
+    return dataclasses.asdict(SCHEMAS[problem]())
+
+
+def allowed(problem: str = "depth") -> dict[str, str]:
+    """{dotted name: what is allowed} for help texts and error messages."""
+    return {name: spec.metadata["allowed"] for name, spec in _specs(SCHEMAS[problem], "")}
+
+
+def _build(kind: type, tree: Mapping[str, Any], prefix: str, root: type) -> Any:
+    specs = {spec.name: spec for spec in dataclasses.fields(kind)}
+    for key in tree:
+        if key not in specs:
+            raise ConfigError(f"{prefix}{key}: no such field; {_hint(prefix + str(key), root, list(specs))}")
+    values = {}
+    for key, value in tree.items():
+        spec = specs[key]
+        if "check" not in spec.metadata:
+            section: Any = spec.default_factory  # a section's factory is its class
+            if not isinstance(value, Mapping):
+                refuse(prefix + key, value, f"a section with {', '.join(s.name for s in dataclasses.fields(section))}")
+            values[key] = _build(section, value, f"{prefix}{key}.", root)
+            continue
+        try:
+            values[key] = spec.metadata["check"](value)
+        except (ValueError, TypeError):
+            refuse(prefix + key, value, spec.metadata["allowed"])
+    return kind(**values)
+
+
+def _hint(name: str, root: type, siblings: list[str]) -> str:
+    """What an unknown field may have been meant to be: the same word in another section, or a similar one."""
+    names = [known for known, _ in _specs(root, "")]
+    sections = sorted({known.partition(".")[0] for known in names})
+    word = name.rpartition(".")[2]
+    close = [known for known in names if known.rpartition(".")[2] == word]
+    close = close or difflib.get_close_matches(name, names + sections, n=1)
+    return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(siblings)}"
+
+
+def _fill(section: Any, **values: Any) -> Any:
+    """The section with its Nones replaced by `values`."""
+    missing = {name: value for name, value in values.items() if getattr(section, name) is None}
+    return dataclasses.replace(section, **missing)
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def _specs(kind: type, prefix: str) -> list[tuple[str, dataclasses.Field[Any]]]:
+    specs: list[tuple[str, dataclasses.Field[Any]]] = []
+    for spec in dataclasses.fields(kind):
+        if "check" in spec.metadata:
+            specs.append((prefix + spec.name, spec))
+        else:
+            section: Any = spec.default_factory
+            specs += _specs(section, f"{prefix}{spec.name}.")
+    return specs

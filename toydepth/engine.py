@@ -1,0 +1,286 @@
+"""The training loop: chunks of steps inside compiled programs; the host looks only between chunks.
+
+A chunk: the teacher program stages the next batches of every stream, each ensemble's program trains its lanes on
+them, then the host reads which lanes diverged, evaluates and checkpoints the members that are due, and reports.
+The loop knows no problem and no folder: it reports to a `Recorder`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from .ensemble import Family, Member, Shape, Wave, usable_cores
+from .optimizer import factor
+from .problems import ROLES
+from .programs import Programs, fresh_state
+
+Tree = Any
+DIVERGED = 1000.0  # times the evaluation at step 0
+SECONDS_BETWEEN_LOOKS = 0.5
+
+passes: Counter[str] = Counter()  # batches drawn in this process, by role: `data` for training, `eval`
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a member ended: `done` or `diverged`, and its last evaluation."""
+
+    status: str
+    message: str
+    loss: float
+    loss_sem: float
+    compile_seconds: float
+
+
+class Recorder(Protocol):
+    """Where the engine reports to. It may write folders, draw bars, or just remember."""
+
+    def evaluated(self, member: Member, row: dict[str, float | None]) -> None:
+        """A member was evaluated; `row` is a line of its history."""
+        ...
+
+    def checkpoint(self, member: Member, state: Tree) -> None:
+        """The member could be continued from `state`, which lies on the host, at its present step."""
+        ...
+
+    def finished(self, member: Member, outcome: Outcome, state: Tree) -> None:
+        """A member is done or has diverged; `state` is its last one."""
+        ...
+
+    def progress(self, flops: float) -> None:
+        """A chunk is done, with this much work."""
+        ...
+
+    def interrupted(self) -> bool:
+        """Whether to checkpoint everything and stop."""
+        ...
+
+
+def setup(devices: int | None) -> list[Any]:
+    """The devices to use: all, or the first few. On CPU each core is one, which is settled before JAX starts."""
+    with contextlib.suppress(RuntimeError):  # JAX has started already: what it has is what there is
+        jax.config.update("jax_num_cpu_devices", devices or usable_cores())
+    found = jax.local_devices()
+    return found[: devices or len(found)]
+
+
+def train(family: Family, devices: Sequence[Any], recorder: Recorder) -> bool:
+    """Trains every member of a planned family; returns False if it was interrupted.
+
+    A member that diverges is reported and leaves its neighbours alone.
+    """
+    with jax.default_matmul_precision(family.mode.precision):
+        programs = Programs(family, Mesh(np.array(devices), ("runs",)))
+        return all(_Loop(programs, wave, recorder).run() for wave in family.waves)
+
+
+def role_key(seed: int, role: str) -> Any:
+    """The random key of a seed in a role, wherever and in whatever company it is used."""
+    return jax.random.fold_in(jax.random.key(seed), ROLES[role])
+
+
+class _Loop:
+    """Trains the members of one wave to the end."""
+
+    def __init__(self, programs: Programs, wave: Wave, recorder: Recorder):
+        self.programs, self.family, self.wave, self.recorder = programs, programs.family, wave, recorder
+        self.cohort_of = {id(m): i for i, cohort in enumerate(wave.cohorts) for m in cohort.members}
+        self.lanes = {shape: self._flat(shape) for shape in wave.lanes}
+        self.place = {id(m): (shape, i) for shape, lanes in self.lanes.items() for i, m in enumerate(lanes) if m}
+        self.pace = 0.0  # seconds a step took in the last chunk
+        self.placed: tuple[tuple[int, ...], Tree, Tree] | None = None
+
+    def run(self) -> bool:
+        """Trains to the end; False if interrupted."""
+        self._start()
+        while active := [m for m in self.wave.members if m.active]:
+            if self.recorder.interrupted():
+                self._checkpoint(active)
+                return False
+            self._chunk(active)
+        return True
+
+    def _flat(self, shape: Shape) -> list[Member | None]:
+        """The ensemble's lanes in the order of its arrays; None where a device has fewer than the widest."""
+        width = self.family.width[shape]
+        return [m for lanes in self.wave.lanes[shape] for m in (*lanes, *[None] * (width - len(lanes)))]
+
+    def _start(self) -> None:
+        """Puts teachers, evaluation batches and states on the devices, and evaluates step 0."""
+        stream, cohorts, sharding = self.family.mode.stream, self.wave.cohorts, self.programs.by_lane
+        self.fixed = [jax.device_get(self.programs.init_fixed(cohort.source)) for cohort in cohorts]
+        self.contexts = [stream.context(fixed) for fixed in self.fixed]
+        everyone = tuple(range(len(cohorts)))
+        count = [self.family.mode.eval_batches] * len(cohorts)
+        staged = self._stage(everyone, [0] * len(cohorts), count, "eval")
+        self.eval_batches = jax.tree.map(lambda a: a[:, :, : self.programs.eval_rows], staged)
+        self.eval_context = self._teachers(everyone)[1]
+        self.states: dict[Shape, Tree] = {}
+        self.hypers: dict[Shape, Tree] = {}
+        for shape, lanes in self.lanes.items():
+            fresh = jax.jit(lambda key, shape=shape: fresh_state(shape, key))
+            states = [m and (m.state or fresh(role_key(m.config.seed, "student"))) for m in lanes]
+            self.states[shape] = jax.device_put(_stack(states), sharding)
+            self.hypers[shape] = jax.device_put(_stack([m and m.hyper for m in lanes]), sharding)
+            for m in lanes:
+                if m is not None:
+                    m.state = None
+        self._evaluate([m for m in self.wave.members if m.step == 0])
+        for shape, lanes in self.lanes.items():
+            limit = [math.inf if m is None else DIVERGED * m.first_loss for m in lanes]
+            self.states[shape]["limit"] = jax.device_put(np.array(limit, np.float32), sharding)
+
+    def _chunk(self, active: list[Member]) -> None:
+        """The next few steps of every active member."""
+        start = time.perf_counter()
+        stream_of = {id(m): (self.cohort_of[id(m)], m.step) for m in active}
+        streams = sorted(set(stream_of.values()))
+        ahead = dict.fromkeys(streams, self._room())
+        for m in active:
+            ahead[stream_of[id(m)]] = min(ahead[stream_of[id(m)]], m.boundary() - m.step)
+        cohorts, steps = zip(*streams, strict=True)
+        staged = self._stage(cohorts, steps, [ahead[stream] for stream in streams], "data")
+        context = self._teachers(cohorts)[1]
+        for shape, lanes in self.lanes.items():
+            at = [stream_of.get(id(m)) for m in lanes]
+            if not any(at):
+                continue
+            first = [stream[1] if stream else 0 for stream in at]
+            count = [ahead[stream] if stream else 0 for stream in at]
+            every = [m.config.train.eval_every if m else 1 for m in lanes]
+            slot = [streams.index(stream) if stream else 0 for stream in at]
+            arrays = self._integers(self.programs.by_lane, first, count, every, slot)
+            self.states[shape] = self.programs.advance[shape](
+                self.states[shape], self.hypers[shape], *arrays, staged, context
+            )
+        diverged = {shape: np.asarray(state["diverged"]) for shape, state in self.states.items()}
+        before = sum(m.remaining_flops() for m in active)
+        for m in active:
+            shape, lane = self.place[id(m)]
+            m.diverged = int(diverged[shape][lane])
+            m.step = m.diverged if m.diverged >= 0 else m.step + ahead[stream_of[id(m)]]
+        self._account(active, before, time.perf_counter() - start, max(ahead.values()))
+        self._evaluate([m for m in active if not m.active or m.step % (m.config.train.eval_every or 1) == 0])
+        self._checkpoint([m for m in active if m.active and m.step % (m.config.train.checkpoint_every or 1) == 0])
+        self._finish([m for m in active if not m.active])
+
+    def _room(self) -> int:
+        """Steps of the next chunk: what fits, and about half a second of work so that the bar moves."""
+        wanted = SECONDS_BETWEEN_LOOKS / self.pace if self.pace else 8
+        return int(min(self.family.chunk, max(1, wanted)))
+
+    def _account(self, active: list[Member], before: float, seconds: float, steps: int) -> None:
+        """Shares the chunk's wall time among the members by their work, and reports progress."""
+        self.pace = seconds / steps
+        total = sum(m.shape.problem.flops() for m in active)
+        for m in active:
+            m.seconds += seconds * m.shape.problem.flops() / total
+        self.recorder.progress(before - sum(m.remaining_flops() for m in active if m.diverged < 0))
+
+    def _stage(self, cohorts: Sequence[int], first: Sequence[int], count: Sequence[int], role: str) -> Tree:
+        """The next batches of (cohort, step) streams, on all devices."""
+        p, spare = self.programs, self.family.slots - len(cohorts)
+        passes[role] += sum(count)
+        seeds = [self.wave.cohorts[c].seed for c in (*cohorts, *[cohorts[0]] * spare)]
+        keys = np.stack([np.asarray(jax.random.key_data(role_key(seed, role))) for seed in seeds])
+        period = [self.wave.cohorts[c].period if role == "data" else 0 for c in cohorts]
+        padding = [0] * spare
+        numbers = self._integers(p.replicated, *([*values, *padding] for values in (first, count, period)))
+        offsets = np.arange(self.family.chunk).reshape(-1, p.devices).T.reshape(-1)  # step i lies on device i % devices
+        (offsets,) = self._integers(p.by_lane, offsets)
+        staged = p.stage(self._teachers(cohorts)[0], jax.device_put(keys, p.replicated), *numbers, offsets)
+        return jax.device_put(staged, p.replicated)
+
+    def _teachers(self, cohorts: Sequence[int]) -> tuple[Tree, Tree]:
+        """What is fixed for each slot's cohort, and what its students may see of it, on all devices."""
+        if self.placed is None or self.placed[0] != tuple(cohorts):
+            padded = (*cohorts, *[cohorts[0]] * (self.family.slots - len(cohorts)))
+            trees = (_stack([self.fixed[c] for c in padded]), _stack([self.contexts[c] for c in padded]))
+            self.placed = (tuple(cohorts), *jax.device_put(trees, self.programs.replicated))
+        return self.placed[1:]
+
+    def _evaluate(self, due: list[Member]) -> None:
+        """Scores the members on their cohorts' evaluation batches and reports a line of history for each."""
+        for shape, lanes in self.lanes.items():
+            here = [m for m in due if self.place[id(m)][0] == shape]
+            if not here:
+                continue
+            active = [int(m in here) if m else 0 for m in lanes]
+            slot = [self.cohort_of[id(m)] if m else 0 for m in lanes]
+            arrays = self._integers(self.programs.by_lane, active, slot)
+            state = self.states[shape]
+            scores = self.programs.evaluate[shape](
+                state["params"], self.hypers[shape], *arrays, self.eval_batches, self.eval_context
+            )
+            loss, sem, summed = (np.asarray(a) for a in (*scores, state["loss_sum"]))
+            for m in here:
+                lane = self.place[id(m)][1]
+                every = m.config.train.eval_every or 1
+                since = (m.step - 1) % every + 1  # steps since the sum was last set to zero
+                m.loss, m.loss_sem = float(loss[lane]), float(sem[lane])
+                if m.step == 0:
+                    m.first_loss = m.loss
+                row = {"step": m.step, "loss": m.loss, "loss_sem": m.loss_sem}
+                row |= {
+                    "train_loss": float(summed[lane]) / since if m.step else None,
+                    **_rates(m),
+                    "seconds": m.seconds,
+                }
+                if m.diverged < 0:
+                    self.recorder.evaluated(m, row)
+
+    def _checkpoint(self, members: list[Member]) -> None:
+        for m, state in self._host_states(members):
+            self.recorder.checkpoint(m, state)
+
+    def _finish(self, members: list[Member]) -> None:
+        for m, state in self._host_states(members):
+            message = _verdict(m)
+            compiled = self.programs.compile_seconds["advance", m.shape]
+            outcome = Outcome("diverged" if message else "done", message, m.loss, m.loss_sem, compiled)
+            self.recorder.finished(m, outcome, state)
+
+    def _host_states(self, members: list[Member]) -> Iterator[tuple[Member, Tree]]:
+        """The members with copies of their states on the host; fetched once for each ensemble."""
+        for shape in dict.fromkeys(m.shape for m in members):
+            states = jax.device_get(self.states[shape])
+            for m in members:
+                if m.shape == shape:
+                    lane = self.place[id(m)][1]
+                    yield m, jax.tree.map(lambda a, lane=lane: np.array(a[lane]), states)
+
+    def _integers(self, sharding: Any, *arrays: Any) -> list[Any]:
+        return [jax.device_put(np.asarray(a, np.int32), sharding) for a in arrays]
+
+
+def _verdict(member: Member) -> str:
+    """Why a member that has ended diverged; empty if it did not."""
+    if member.diverged >= 0:
+        return f"diverged at step {member.diverged}: not finite, or loss above {DIVERGED:g} x {member.first_loss:.3g}"
+    if not member.loss <= member.first_loss:
+        return f"diverged by step {member.step}: loss {member.loss:.3g}, above {member.first_loss:.3g} at step 0"
+    return ""
+
+
+def _rates(member: Member) -> dict[str, float]:
+    """The rate at the member's step, and tau, the sum of the rates of all steps before."""
+    hyper = {name: float(value) for name, value in member.hyper.items()}
+    rates = hyper["lr"] * factor(hyper, np.arange(member.step + 1.0), np)
+    return {"lr": float(rates[-1]), "tau": float(rates[:-1].sum())}
+
+
+def _stack(trees: list[Tree]) -> Tree:
+    """Trees stacked along a new axis; an empty place is filled with some other tree's values."""
+    filler = next(tree for tree in trees if tree is not None)
+    filled = [filler if tree is None else tree for tree in trees]
+    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *filled)

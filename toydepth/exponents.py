@@ -1,0 +1,449 @@
+"""Power-law exponents of loss against a swept size, with intervals and a word on convergence.
+
+Works on the table of runs alone (one row per run, as in `runs.parquet`) and imports no JAX.
+
+How the error bar is made: a replicate (an independent teacher) gives one alpha; a regime's alpha is their mean
+and its 95 % interval is Student's t over them. A replicate's free floor may come out negative here. Held at
+zero, estimates that belong below it pile up there and pull alpha up: at a = 1 by 0.03 with a true floor of a
+fifth of the deepest loss, by 0.05 without one (10 replicates then cover the truth in only 63 % of draws).
+
+Share of 4,000 draws whose interval covers the planted a (depths 2 3 4 6 8 12, 5 % noise per run; the floor is a
+fifth of the deepest loss, fitted with floor="free"); `tests/test_exponents.py` repeats it with 400:
+
+    replicates         2      3      5     10
+    a = 1, no floor  0.952  0.947  0.948  0.947
+    a = 1, floor     0.948  0.951  0.957  0.949
+    a = 3, no floor  0.951  0.955  0.950  0.955
+    a = 3, floor     0.950  0.952  0.951  0.952
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from math import ceil, sqrt
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from jaxtyping import Float
+from scipy.special import stdtrit
+
+Floor = Literal["none", "free"]
+Curve = tuple[Float[np.ndarray, "points"], Float[np.ndarray, "points"]]
+
+CONVERGED_ABOVE = -0.1
+CLIMBING_ABOVE = 0.05  # what alpha must gain from the second half of the budget to be called climbing
+FORMS: dict[Floor, int] = {"none": 2, "free": 3}  # and how many parameters each has
+SEEDS = ("seed", "teacher.seed")
+ALWAYS_SHOWN = ("teacher.kind", "target.loss")
+# Fields that do not change a run's numbers; the prefixes of the config's own list for run ids.
+BOOKKEEPING = ("sweep.", "runtime.devices", "runtime.memory", "runtime.compile", "train.eval_", "train.checkpoint_")
+
+
+@dataclass(frozen=True)
+class PowerLaw:
+    """loss = c * x^-alpha + floor, and r2, the share of the variance of log loss that it explains."""
+
+    alpha: float
+    c: float
+    floor: float
+    r2: float
+
+    def __call__(self, x: Float[np.ndarray, "points"]) -> Float[np.ndarray, "points"]:
+        return self.c * np.asarray(x, float) ** -self.alpha + self.floor
+
+
+@dataclass(frozen=True)
+class LocalSlope:
+    """-d log loss / d log x between two neighbouring x: mean and standard deviation over replicates."""
+
+    x: float
+    mean: float
+    spread: float | None
+
+
+@dataclass(frozen=True)
+class Exponent:
+    """What is known of one regime's exponent; the fields up to `verdict` are the columns of exponents.csv.
+
+    None stands for what cannot be known: an interval from one replicate, convergence without half-budget
+    twins, a floor in a form that has none. `alpha`, `floor` (signed) and `c` (geometric) are means over
+    replicates; `alpha_slope` = alpha(N) - alpha(N/2), over the runs that have a twin; `converged` is a share of runs.
+    """
+
+    regime: dict[str, Any]
+    variable: str
+    alpha: float | None
+    ci_low: float | None
+    ci_high: float | None
+    floor: float | None
+    n_runs: int
+    n_replicates: int
+    x_min: float | None
+    x_max: float | None
+    r2: float | None
+    converged: float | None
+    alpha_slope: float | None
+    verdict: str
+    c: float | None = None
+    alphas: tuple[float, ...] = ()
+    floors: tuple[float, ...] = ()
+    seeds: tuple[tuple[int, ...], ...] = ()
+    alpha_half: float | None = None
+    alpha_slope_ci: tuple[float | None, float | None] = (None, None)
+    local_slopes: tuple[LocalSlope, ...] = ()
+    left_out: dict[str, int] = field(default_factory=dict)
+    along: tuple[str, ...] = ()
+
+    @property
+    def law(self) -> PowerLaw | None:
+        """The regime's fitted line, None where there is no exponent."""
+        if self.alpha is None or self.c is None:
+            return None
+        return PowerLaw(self.alpha, self.c, self.floor or 0.0, self.r2 or 0.0)
+
+
+_names = [f.name for f in fields(Exponent)]
+COLUMNS = tuple(_names[1 : _names.index("verdict") + 1])
+
+
+def alpha(x: Float[np.ndarray, "points"], loss: Float[np.ndarray, "points"]) -> float:
+    """Least-squares slope of log loss against log x, with its sign turned."""
+    return power_law(x, loss).alpha
+
+
+def power_law(x: Float[np.ndarray, "points"], loss: Float[np.ndarray, "points"], floor: Floor = "none") -> PowerLaw:
+    """Fit loss = c * x^-alpha (+ floor, floor >= 0) by least squares on log loss.
+
+    c is projected out; with a floor, (alpha, floor) start from the best point of a grid, so the result does
+    not hang on a lucky start. Raises ValueError for fewer distinct x than parameters, or values that are not positive.
+    """
+    x, loss = np.asarray(x, float), np.asarray(loss, float)
+    if len(np.unique(x)) < FORMS[floor]:
+        raise ValueError(f"a power law with floor={floor} needs {FORMS[floor]} distinct x, got {len(np.unique(x))}")
+    if not (np.all(x > 0) and np.all(loss > 0) and np.all(np.isfinite(loss))):
+        raise ValueError("a power law needs positive, finite x and loss")
+    return _power_laws([(x, loss)], floor, lowest=0.0)[0]
+
+
+def local_slopes(
+    x: Float[np.ndarray, "points"], loss: Float[np.ndarray, "*curves points"]
+) -> tuple[Float[np.ndarray, "points-1"], Float[np.ndarray, "*curves points-1"]]:
+    """Geometric midpoints of neighbouring (ascending) x, and -d log loss / d log x between them."""
+    log_x = np.log(np.asarray(x, float))
+    return np.exp((log_x[1:] + log_x[:-1]) / 2), -np.diff(np.log(loss), axis=-1) / np.diff(log_x)
+
+
+def budget_slope(loss: float, half_loss: float) -> float:
+    """log2(loss(N) / loss(N/2)), each with its own complete decay; a run has converged above CONVERGED_ABOVE."""
+    return float(np.log2(loss / half_loss))
+
+
+def student_interval(values: Sequence[float], level: float = 0.95) -> tuple[float | None, float | None]:
+    """Student's t interval for the mean of independent values; (None, None) for fewer than two."""
+    if len(values) < 2:
+        return None, None
+    width = stdtrit(len(values) - 1, (1 + level) / 2) * np.std(values, ddof=1) / sqrt(len(values))
+    return float(np.mean(values) - width), float(np.mean(values) + width)
+
+
+def fit(runs: pl.DataFrame, variable: str = "student.depth", floor: Floor = "none") -> list[Exponent]:
+    """One exponent per regime of a table of runs.
+
+    A regime is a combination of values of all config fields that vary, other than the variable, the seeds and
+    the fields that change along with the variable (named in the verdict). A replicate is a distinct pair of
+    seeds. It gives an alpha if it holds as many distinct x as the form has parameters, and at least half of the
+    regime's: with fewer, a replicate of an unfinished sweep would stand for another range of x. Runs that are
+    not done are left out and counted. The verdict speaks of convergence because an exponent alone does not tell
+    teachers apart: a smooth one's also starts near 1 (Liu et al. 2026, arXiv 2602.05970, Fig. 4).
+
+    Raises ValueError if `variable` is not a numeric column of positive values.
+    """
+    if floor not in FORMS:
+        raise ValueError(f"floor={floor}: allowed are {', '.join(FORMS)}")
+    if runs.is_empty():
+        return []
+    if variable not in runs.columns or not runs[variable].dtype.is_numeric():
+        raise ValueError(f"variable={variable}: not a numeric field of these runs")
+    runs = runs.filter(pl.col(variable).is_not_null())
+    if runs.filter(pl.col(variable) <= 0).height:
+        raise ValueError(f"variable={variable}: a power law needs values above 0")
+    shown, along = regime_fields(runs, variable)
+    tables = [_Table.of(rows, shown, variable, floor) for rows in _partition(_with_usable(runs), shown)]
+    # All replicates of all regimes are fitted in one batch: hundreds of regimes cost little more than one.
+    lowest = -1.0 if floor == "free" else 0.0
+    laws = iter(_power_laws([(t.x, row) for t in tables for row in t.loss], floor, lowest))
+    twins = iter(_power_laws([(t.x, row) for t in tables for row in t.twins], floor, lowest))
+    return [
+        _exponent(t, [next(laws) for _ in t.loss], [next(twins).alpha for _ in t.twins], floor, along) for t in tables
+    ]
+
+
+def regime_fields(runs: pl.DataFrame, variable: str) -> tuple[list[str], list[str]]:
+    """The config fields that tell regimes apart, and those that change along with the variable.
+
+    A field changes along with the variable if, for a given teacher kind and loss, each x comes with one value
+    of it but not all x with the same (steps chosen per depth, say).
+    """
+    always = [name for name in ALWAYS_SHOWN if name in runs.columns and name != variable]
+    config = [n for n in runs.columns if ("." in n or n == "problem") and not n.startswith(BOOKKEEPING)]
+    varying = [n for n in config if n not in (*always, *SEEDS, variable) and runs[n].n_unique() > 1]
+
+    def most_values(name: str, by: list[str]) -> int:
+        counts = runs.group_by(pl.lit(0).alias(""), *by).agg(pl.col(name).n_unique())[name]
+        return int(counts.to_numpy().max())
+
+    along = [n for n in varying if most_values(n, [*always, variable]) == 1 < most_values(n, always)]
+    return always + [n for n in varying if n not in along], along
+
+
+def members(runs: pl.DataFrame, exponent: Exponent) -> pl.DataFrame:
+    """The rows of the table that belong to an exponent's regime, whatever their status."""
+    same = (pl.col(name).eq_missing(pl.lit(value)) for name, value in exponent.regime.items())
+    return runs.filter(pl.lit(True), *same)
+
+
+def usable(runs: pl.DataFrame) -> pl.DataFrame:
+    """The runs that a fit can use: done, with a finite loss above 0."""
+    return runs.filter(_with_usable(runs)["usable"])
+
+
+def to_frame(exponents: Iterable[Exponent]) -> pl.DataFrame:
+    """The table exponents.csv: the regime's fields under their dotted names, then `COLUMNS`."""
+    rows = [{**e.regime, **{name: getattr(e, name) for name in COLUMNS}} for e in exponents]
+    numbers: dict[str, Any] = {n: pl.Float64 for n in COLUMNS if n not in ("variable", "verdict")}
+    numbers |= {"n_runs": pl.Int64, "n_replicates": pl.Int64}
+    if not rows:
+        return pl.DataFrame(schema={n: numbers.get(n, pl.String) for n in COLUMNS})
+    return pl.DataFrame(rows, schema_overrides=numbers, infer_schema_length=None)
+
+
+def to_dicts(exponents: Iterable[Exponent]) -> list[dict[str, Any]]:
+    """Everything known of each exponent as plain values, for exponents.json."""
+    return [asdict(e) for e in exponents]
+
+
+@dataclass(frozen=True)
+class _Table:
+    """One regime's runs as a table of replicates by x, nan where there is no run.
+
+    `loss` has the replicates that can give an alpha. `twins` has two rows for each with enough twins: the loss
+    of the runs that have one, then the loss of their twins.
+    """
+
+    regime: dict[str, Any]
+    variable: str
+    x: Float[np.ndarray, "points"]
+    loss: Float[np.ndarray, "replicates points"]
+    twins: Float[np.ndarray, "2*twinned points"]
+    seeds: list[tuple[int, ...]]
+    n_runs: int
+    converged: list[float]
+    left_out: dict[str, int]
+    needed: int
+    fullest: int
+
+    @classmethod
+    def of(cls, rows: pl.DataFrame, shown: list[str], variable: str, floor: Floor) -> "_Table":
+        ok, status = rows["usable"].to_numpy(), np.array(rows["status"].to_list())
+        x, column = np.unique(rows[variable].to_numpy().astype(float)[ok], return_inverse=True)
+        pairs = np.stack([rows[name].to_numpy() for name in SEEDS], axis=1)[ok]
+        seeds, row = np.unique(pairs, axis=0, return_inverse=True)
+        row, shape = row.ravel(), (len(seeds), len(x))
+        count = np.zeros(shape)
+        np.add.at(count, (row, column), 1)
+
+        def table(name: str) -> Float[np.ndarray, "replicates points"]:
+            value, total = rows[name].to_numpy()[ok], np.zeros(shape)
+            np.add.at(total, (row, column), np.log(np.where(value > 0, value, np.nan)))
+            # Runs that differ in nothing that matters share a cell: their geometric mean.
+            return np.exp(np.where(count > 0, total, np.nan) / np.maximum(count, 1))
+
+        loss, half = table("loss"), table("half_loss")
+        needed = max(FORMS[floor], ceil(len(x) / 2))
+        kept = (count > 0).sum(1) >= needed
+        twinned = kept & (np.isfinite(half).sum(1) >= needed)
+        twins = np.stack([np.where(np.isfinite(half), loss, np.nan), half], axis=1)[twinned]
+        filled = (count[kept] > 0).any(0)
+        converged = rows["converged"].to_numpy()[ok][kept[row]]
+        left_out = Counter(status[status != "done"].tolist())
+        left_out["done without a usable loss"] = int((~ok & (status == "done")).sum())
+        left_out["in replicates with too few points"] = int(count[~kept].sum())
+        first = rows.row(0, named=True)
+        return cls(
+            regime={name: first[name] for name in shown},
+            variable=variable,
+            x=x[filled],
+            loss=loss[kept][:, filled],
+            twins=twins.reshape(2 * len(twins), len(x))[:, filled],
+            seeds=[tuple(pair) for pair in seeds[kept].tolist()],
+            n_runs=int(count[kept].sum()),
+            converged=converged[np.isfinite(converged)].tolist(),
+            left_out={reason: n for reason, n in left_out.most_common() if n},
+            needed=needed,
+            fullest=int((count > 0).sum(1).max(initial=0)),
+        )
+
+
+def _exponent(t: _Table, laws: list[PowerLaw], twins: list[float], floor: Floor, along: list[str]) -> Exponent:
+    """Put the fits of a regime's replicates together; `twins` holds alpha(N), alpha(N/2) in turns."""
+    alphas, floors = [law.alpha for law in laws], [law.floor for law in laws]
+    slopes = [full - half for full, half in zip(twins[::2], twins[1::2], strict=True)]
+    ci_low, ci_high = student_interval(alphas)
+    log_loss = np.log(t.loss)
+    spread = np.nansum((log_loss - np.nanmean(log_loss, axis=1, keepdims=True)) ** 2, axis=1)
+    residual = float(spread @ np.array([1 - law.r2 for law in laws]))
+    middles, local = local_slopes(t.x, t.loss)
+    measured = [(x, v[np.isfinite(v)]) for x, v in zip(middles, local.T, strict=True) if np.isfinite(v).any()]
+    e = Exponent(
+        regime=t.regime,
+        variable=t.variable,
+        alpha=_mean(alphas),
+        ci_low=ci_low,
+        ci_high=ci_high,
+        floor=_mean(floors) if floor == "free" else None,
+        n_runs=t.n_runs,
+        n_replicates=len(laws),
+        x_min=float(t.x[0]) if laws else None,
+        x_max=float(t.x[-1]) if laws else None,
+        r2=float(1 - residual / spread.sum()) if spread.sum() else None,
+        converged=_mean(t.converged),
+        alpha_slope=_mean(slopes),
+        verdict="",
+        c=float(np.exp(np.mean([np.log(law.c) for law in laws]))) if laws else None,
+        alphas=tuple(alphas),
+        floors=tuple(floors) if floor == "free" else (),
+        seeds=tuple(t.seeds),
+        alpha_half=_mean(twins[1::2]),
+        alpha_slope_ci=student_interval(slopes),
+        local_slopes=tuple(LocalSlope(float(x), float(np.mean(v)), _spread(v)) for x, v in measured),
+        left_out=t.left_out,
+        along=tuple(along),
+    )
+    return replace(e, verdict="; ".join([_verdict(e, t), *_notes(e, t)]))
+
+
+def _verdict(e: Exponent, t: _Table) -> str:
+    """The regime's exponent and its convergence in a sentence."""
+    if e.alpha is None:
+        needed = f"a replicate needs {t.needed} values of {t.variable}, the fullest has {t.fullest}"
+        return f"no exponent: {needed if t.fullest else 'no run is done'}"
+    interval = "(one replicate: no interval)" if e.ci_low is None else f"[{e.ci_low:.2f}, {e.ci_high:.2f}]"
+    value, known = f"{e.alpha:.2f} {interval}", len(t.converged)
+    if e.converged is None:
+        return f"convergence unknown (no half-budget twins): {value}"
+    if e.converged == 1:
+        return f"converged: {value}" if known == e.n_runs else f"converged where known ({known} of {e.n_runs}): {value}"
+    value += "" if e.alpha_half is None else f", {e.alpha_half:.2f} at half the budget"
+    # A bound is claimed only where the replicates agree, beyond their scatter, on which way alpha moves.
+    (low, high), slope = e.alpha_slope_ci, e.alpha_slope or 0.0
+    if low is not None and e.ci_low is not None and low > 0 and slope > CLIMBING_ABOVE:
+        return f"still climbing: {f'at least {e.ci_low:.2f}, now ' if e.ci_low > 0 else ''}{value}"
+    if high is not None and high < 0 and slope < -CLIMBING_ABOVE:
+        return f"still falling: at most {e.ci_high:.2f}, now {value}"
+    return f"not converged ({round(e.converged * known)} of {known} runs are): {value}"
+
+
+def _notes(e: Exponent, t: _Table) -> list[str]:
+    """What a reader of the verdict must know besides."""
+    teachers = len({pair[-1] for pair in e.seeds})
+    lowest = student_interval(e.floors)[0]
+    uneven = len(e.seeds) > 1 and not np.isfinite(t.loss).all()
+    notes = {
+        f"a poor fit (R2 {e.r2 or 0:.2f})": e.r2 is not None and e.r2 < 0.9,
+        "floor not told from 0": bool(e.floors) and (lowest or min(e.floors)) <= 0,
+        f"not independent: {len(e.seeds)} replicates share {teachers} teacher seed(s)": teachers < len(e.seeds),
+        f"{', '.join(e.along)} changes with {e.variable}": bool(e.along),
+        "left out: " + ", ".join(f"{n} {reason}" for reason, n in e.left_out.items()): bool(e.left_out),
+        f"replicates differ in their values of {e.variable}": uneven,
+    }
+    return [note for note, holds in notes.items() if holds]
+
+
+def _with_usable(runs: pl.DataFrame) -> pl.DataFrame:
+    """The table with nan for missing numbers, -1 for a missing seed, and a column `usable`."""
+    seeds = [pl.col(n).fill_null(-1) if n in runs.columns else pl.lit(-1).alias(n) for n in SEEDS]
+    numbers = pl.col("loss", "half_loss", "converged").cast(pl.Float64).fill_null(float("nan"))
+    ok = (pl.col("status") == "done") & pl.col("loss").is_finite() & (pl.col("loss") > 0)
+    return runs.with_columns(*seeds, numbers).with_columns(ok.alias("usable"))
+
+
+def _power_laws(curves: Sequence[Curve], floor: Floor, lowest: float) -> list[PowerLaw]:
+    """Fit many curves, each where its loss is not nan; those over the same x are solved together."""
+    laws: dict[int, PowerLaw] = {}
+    groups: dict[bytes, list[int]] = {}
+    for i, (x, loss) in enumerate(curves):
+        groups.setdefault(x[np.isfinite(loss)].tobytes(), []).append(i)
+    for indices in groups.values():
+        x, loss = curves[indices[0]]
+        log_x = np.log(x[np.isfinite(loss)])
+        # Sizes relative to the deepest: then c and the floor are near one another, whatever the unit of x.
+        log_z = log_x - log_x.max()
+        y = np.log([curves[i][1][np.isfinite(curves[i][1])] for i in indices])
+        a, b = _slope(log_z, y) if floor == "none" else _slope_and_floor(log_z, y, lowest)
+        shape = np.log(np.exp(-a[:, None] * log_z) + b[:, None])
+        level = (y - shape).mean(1)
+        r2 = 1 - (_centred(y - shape) ** 2).sum(1) / np.maximum((_centred(y) ** 2).sum(1), 1e-300)
+        fits = np.stack([a, np.exp(level + a * log_x.max()), b * np.exp(level), r2], axis=1)
+        laws |= {i: PowerLaw(*values) for i, values in zip(indices, fits.tolist(), strict=True)}
+    return [laws[i] for i in range(len(curves))]
+
+
+def _slope(
+    log_z: Float[np.ndarray, "points"], y: Float[np.ndarray, "curves points"]
+) -> tuple[Float[np.ndarray, "curves"], Float[np.ndarray, "curves"]]:
+    d = log_z - log_z.mean()
+    return -(y @ d) / (d @ d), np.zeros(len(y))
+
+
+def _slope_and_floor(
+    log_z: Float[np.ndarray, "points"], y: Float[np.ndarray, "curves points"], lowest: float
+) -> tuple[Float[np.ndarray, "curves"], Float[np.ndarray, "curves"]]:
+    """Minimise |y - u - log(z^-a + b)|^2 over a, b and the level u, for all curves at once.
+
+    Centring projects u out. A grid gives the start, Levenberg-Marquardt steps in (a, b) the rest. b is the
+    floor in units of the deepest power-law part, so it must stay above -1.
+    """
+    lowest = max(lowest, -0.999)
+    y = _centred(y)
+    negative = -np.geomspace(0.1, 0.9, 6) if lowest < 0 else []
+    a, b = np.meshgrid(np.linspace(0.05, 10, 60), [*negative, 0, *np.geomspace(0.02, 20, 16)])
+    a, b = a.ravel(), b.ravel()
+
+    def shape(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return _centred(np.log(np.exp(-a[:, None] * log_z) + b[:, None]))
+
+    grid = shape(a, b)
+    best = ((grid**2).sum(1) - 2 * y @ grid.T).argmin(1)
+    a, b, damping = a[best], b[best], np.full(len(y), 1e-3)
+    r = y - shape(a, b)
+    for _ in range(40):
+        power = np.exp(-a[:, None] * log_z)
+        da, db = _centred(-log_z * power / (power + b[:, None])), _centred(1 / (power + b[:, None]))
+        aa, bb, ab = (da**2).sum(1) * (1 + damping), (db**2).sum(1) * (1 + damping), (da * db).sum(1)
+        ga, gb = (da * r).sum(1), (db * r).sum(1)
+        held = (b <= lowest) & (gb < 0)
+        determinant = np.maximum(aa * bb - ab**2, 1e-300)
+        new_a = np.clip(a + np.where(held, ga / aa, (bb * ga - ab * gb) / determinant), 0.01, 20)
+        new_b = np.clip(b + np.where(held, 0, (aa * gb - ab * ga) / determinant), lowest, 100)
+        new_r = y - shape(new_a, new_b)
+        better = (new_r**2).sum(1) <= (r**2).sum(1)
+        a, b, r = np.where(better, new_a, a), np.where(better, new_b, b), np.where(better[:, None], new_r, r)
+        damping = np.clip(np.where(better, damping / 5, damping * 5), 1e-9, 1e9)
+    return a, b
+
+
+def _centred(y: Float[np.ndarray, "curves points"]) -> Float[np.ndarray, "curves points"]:
+    return y - y.mean(-1, keepdims=True)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _spread(values: Float[np.ndarray, "replicates"]) -> float | None:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else None
+
+
+def _partition(rows: pl.DataFrame, by: list[str]) -> list[pl.DataFrame]:
+    return rows.sort(by, nulls_last=True, maintain_order=True).partition_by(by, maintain_order=True) if by else [rows]

@@ -1,0 +1,102 @@
+"""What a command would do: runs, shape groups, sizes, memory, time. Trains nothing and writes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import jax
+from rich.console import Console
+from rich.table import Table
+
+from . import store
+from .config import RunConfig
+from .ensemble import Family, Member, member_bytes, parameters, state_bytes, tree_bytes
+from .problems import source_of
+
+CALIBRATION_SECONDS = 2.0
+
+
+def print_forecast(
+    configs: Sequence[RunConfig], members: Sequence[Member], families: Sequence[Family], done: int, devices: int
+) -> None:
+    """Prints the plan of a command.
+
+    Args:
+        configs: the distinct resolved configs.
+        members: the runs and twins that are still to be trained.
+        families: the same, as planned.
+        done: how many of the configs' runs have ended before.
+        devices: how many devices would train.
+    """
+    console = Console()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("shape group", "optimizer", "runs", "twins", "parameters", "TFLOP", "memory MB"):
+        table.add_column(name, justify="left" if name in ("shape group", "optimizer") else "right")
+    for family in families:
+        for shape in family.width:
+            here = [m for m in members if m.shape == shape]
+            twins = sum("/" in m.name for m in here)
+            flops = sum(m.remaining_flops() for m in here)
+            memory = sum(member_bytes(m, family.mode.batching) for m in here)
+            row = (
+                len(here) - twins,
+                twins,
+                f"{parameters(shape.problem):,}",
+                f"{flops / 1e12:.3g}",
+                f"{memory / 1e6:.3g}",
+            )
+            table.add_row(shape.problem.label(), shape.optimizer, *map(str, row))
+    if families:
+        console.print(table)
+    students = sum(member.remaining_flops() for member in members)
+    teachers = sum(_teacher_flops(family) for family in families)
+    memory = max((_memory(family, devices) for family in families), default=0.0)
+    rate = calibrate(max(members, key=Member.remaining_flops)) if members else 0.0
+    seconds = (students + teachers) / (rate * devices) if members else 0.0
+    groups = sum(len(family.width) for family in families)
+    waves = sum(len(family.waves) for family in families)
+    console.print(
+        f"{len(configs)} runs, {done} of them done; {groups} shape groups in {waves} waves on {devices} devices\n"
+        f"students {students / 1e12:.3g} TFLOP, teachers {teachers / 1e12:.3g} TFLOP, memory about {memory / 1e6:.0f} MB\n"
+        f"predicted time {_duration(seconds)} and compilation, at {rate * devices / 1e9:.0f} GFLOP/s\n"
+        f"folder {store.sweep_folder(configs[0])}",
+        highlight=False,
+    )
+
+
+def calibrate(member: Member) -> float:
+    """FLOPs per second of one device: gradients of a member's loss, timed for two seconds."""
+    problem, source, hyper = member.shape.problem, source_of(member.config), member.hyper
+    stream = problem.stream
+    fixed = jax.jit(stream.init)(source)
+    batch = jax.jit(stream.draw)(fixed, jax.random.key(0))
+    params = jax.jit(problem.init)(jax.random.key(1))
+    gradient = jax.jit(jax.grad(lambda p: problem.losses(p, batch, stream.context(fixed), hyper).mean()))
+    jax.block_until_ready(gradient(params))
+    start, n = time.perf_counter(), 0
+    while time.perf_counter() - start < CALIBRATION_SECONDS:
+        jax.block_until_ready(gradient(params))
+        n += 1
+    return n * problem.flops() / (time.perf_counter() - start)
+
+
+def _teacher_flops(family: Family) -> float:
+    """Every (cohort, step) is drawn once, for its longest member."""
+    steps = sum(max(m.steps - m.step for m in cohort.members) for wave in family.waves for cohort in wave.cohorts)
+    return steps * family.mode.stream.flops()
+
+
+def _memory(family: Family, devices: int) -> float:
+    """Bytes held while a wave of the family trains: its members, and the batches staged for them on each device."""
+    lanes = sum(width * devices * 2 * state_bytes(shape) for shape, width in family.width.items())
+    source = family.waves[0].cohorts[0].source
+    fixed = jax.eval_shape(family.mode.stream.init, source)
+    batch = tree_bytes(jax.eval_shape(family.mode.stream.draw, fixed, jax.random.key(0)))
+    return lanes + (devices + 1) * family.slots * (family.chunk * batch + tree_bytes(fixed))
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

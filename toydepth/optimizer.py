@@ -1,0 +1,88 @@
+"""Optax optimizers and learning-rate schedules, built from traced hyperparameters.
+
+Only an optimizer's name is static; rates, momenta, decay and the schedule's shape are arrays, so that one compiled
+program serves every value.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from optax.contrib import MuonDimensionNumbers, muon
+
+from .config import RunConfig
+
+Tree = Any
+
+
+def hyper_of(config: RunConfig) -> dict[str, float]:
+    """The traced numbers of a resolved config's optimizer and schedule."""
+    optimizer, schedule, scale = config.optimizer, config.schedule, config.rate_scale()
+    assert optimizer.lr is not None and optimizer.b2 is not None
+    assert optimizer.momentum is not None and schedule.decay_fraction is not None
+    return {
+        "lr": optimizer.lr * scale,
+        "adam_lr": optimizer.adam_lr * scale,
+        "weight_decay": optimizer.weight_decay,
+        "momentum": optimizer.momentum,
+        "b1": optimizer.b1,
+        "b2": optimizer.b2,
+        "eps": optimizer.eps,
+        "steps": float(config.train.steps),
+        "warmup": schedule.warmup,
+        "decay": schedule.decay_fraction if schedule.name != "constant" else 0.0,
+        "floor": schedule.floor,
+        "cosine": float(schedule.name == "cosine"),
+    }
+
+
+def factor(hyper: Tree, step: Any, xp: Any = jnp) -> Any:
+    """The rate at a step (0-based) as a share of the peak: warm-up, flat, decay to `floor`.
+
+    Works on traced values (`xp=jax.numpy`) and on NumPy arrays of steps (`xp=numpy`).
+    """
+    done = step / hyper["steps"]
+    warm = xp.minimum(1.0, (step + 1.0) / xp.maximum(1.0, hyper["warmup"] * hyper["steps"]))
+    into = xp.clip((done - (1.0 - hyper["decay"])) / xp.maximum(hyper["decay"], 1e-9), 0.0, 1.0)
+    shape = xp.where(hyper["cosine"] > 0, 0.5 * (1.0 + xp.cos(xp.pi * into)), 1.0 - into)
+    return warm * (hyper["floor"] + (1.0 - hyper["floor"]) * shape)
+
+
+def build(name: str, hyper: Tree, share: Any) -> optax.GradientTransformation:
+    """The named optimizer at `share` of its peak rate; the structure of its state depends on the name alone.
+
+    Muon (momentum, Nesterov, five Newton-Schulz steps, update scaled by sqrt(max(1, rows/columns))) trains each
+    layer's own matrices, that is leaves [depth, rows, columns] below `layers`; biases and heads go to Adam.
+    """
+    lr, adam_lr = share * hyper["lr"], share * hyper["adam_lr"]
+    adam = optax.scale_by_adam(hyper["b1"], hyper["b2"], hyper["eps"])
+    decay = optax.add_decayed_weights(hyper["weight_decay"])
+    if name == "adam":
+        return optax.chain(adam, optax.scale(-lr))
+    if name == "adamw":
+        return optax.chain(adam, decay, optax.scale(-lr))
+    if name == "sgd":
+        return optax.chain(decay, optax.trace(hyper["momentum"]), optax.scale(-lr))
+    assert name == "muon"
+    return muon(
+        lr,
+        beta=hyper["momentum"],
+        weight_decay=hyper["weight_decay"],
+        adam_b1=hyper["b1"],
+        adam_b2=hyper["b2"],
+        adam_learning_rate=adam_lr,
+        muon_weight_dimension_numbers=matrices,
+    )
+
+
+def matrices(params: Tree) -> Tree:
+    """Which leaves are stacks of layer matrices, and how Muon is to read them; None for the others."""
+
+    def spec(path: Any, leaf: Any) -> MuonDimensionNumbers | None:
+        stacked = path[0] == jax.tree_util.DictKey("layers") and leaf.ndim == 3
+        return MuonDimensionNumbers(reduction_axis=2, output_axis=1) if stacked else None
+
+    return jax.tree_util.tree_map_with_path(spec, params)

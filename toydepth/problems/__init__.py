@@ -1,0 +1,89 @@
+"""What can be trained. A problem knows its parameters, its batches and its loss, and nothing of folders or bars.
+
+A problem is a frozen, hashable object that holds the *static* part of a config: whatever decides shapes and code.
+Everything else comes in as arrays: `source` (what its stream is made from) and `hyper` (numbers of one run).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..config import DepthConfig, RunConfig
+
+Tree = Any  # a pytree of arrays
+
+# Every random number comes from a run's own seeds and one of these roles, never from its place in a sweep.
+ROLES = {"teacher": 0, "student": 1, "data": 2, "eval": 3}
+
+
+class Stream(Protocol):
+    """Makes batches. Runs with equal streams, sources and data seeds see the same batches: they are a cohort."""
+
+    def init(self, source: Tree) -> Tree:
+        """The fixed things behind the batches (a teacher's weights), from a source."""
+        ...
+
+    def draw(self, fixed: Tree, key: PRNGKeyArray) -> Tree:
+        """One batch."""
+        ...
+
+    def context(self, fixed: Tree) -> Tree:
+        """What a student may see of the fixed things."""
+        ...
+
+    def flops(self) -> float:
+        """Floating-point operations of one draw."""
+        ...
+
+
+class Problem(Protocol):
+    """What is trained on a stream."""
+
+    @property
+    def stream(self) -> Stream:
+        """Where its batches come from."""
+        ...
+
+    def label(self) -> str:
+        """A few words for people."""
+        ...
+
+    def init(self, key: PRNGKeyArray) -> Tree:
+        """A run's parameters at step 0."""
+        ...
+
+    def losses(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, "batch"]:
+        """The loss of every sample of a batch."""
+        ...
+
+    def flops(self) -> float:
+        """Floating-point operations of one update: one forward and one backward pass."""
+        ...
+
+    def activation_bytes(self) -> float:
+        """Bytes kept from the forward pass for the backward pass."""
+        ...
+
+
+def problem_of(config: RunConfig) -> Problem:
+    """The static problem of a resolved config."""
+    return _module(config).problem_of(config)
+
+
+def source_of(config: RunConfig) -> Tree:
+    """What a resolved config's stream is made from: a dict of numbers, equal for equal streams."""
+    return _module(config).source_of(config)
+
+
+def hyper_of(config: RunConfig) -> dict[str, float]:
+    """The numbers of a resolved config that its loss uses."""
+    return _module(config).hyper_of(config)
+
+
+def _module(config: RunConfig) -> Any:
+    from . import depth
+
+    modules: dict[type[RunConfig], Any] = {DepthConfig: depth}
+    return modules[type(config)]

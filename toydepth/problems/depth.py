@@ -1,0 +1,123 @@
+"""The depth experiment: a residual student imitates a deep residual teacher (arXiv 2602.05970, sec. 4, app. C)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from ..config import DepthConfig
+from ..network import Network, norm_columns, teacher_layers
+from . import ROLES
+
+Tree = Any
+
+
+@dataclass(frozen=True)
+class TeacherStream:
+    """Gaussian inputs and the final states of a teacher on them."""
+
+    network: Network
+    vocab: int
+    batch: int
+
+    def init(self, source: Tree) -> Tree:
+        """The teacher of a source (see `source_of`): stacked layers and a head [vocab, width]."""
+        key = jax.random.key(source["seed"])
+        layers_key, head_key = jax.random.split(jax.random.fold_in(key, ROLES["teacher"]))
+        layers = teacher_layers(self.network, layers_key, source["index"], source["rho"], source["scale"])
+        shape, bound = (self.vocab, self.network.width), self.network.width**-0.5
+        linear = jax.random.uniform(head_key, shape, minval=-bound, maxval=bound)
+        normal = jax.random.normal(head_key, shape) * bound
+        return {"layers": layers, "head": jnp.where(source["normal_head"], normal, linear)}
+
+    def draw(self, fixed: Tree, key: PRNGKeyArray) -> Tree:
+        """Inputs x ~ N(0, I), RMS-normalised, and the teacher's RMS-normalised final states, both [width, batch]."""
+        inputs = norm_columns(jax.random.normal(key, (self.network.width, self.batch)))
+        return {"inputs": inputs, "states": norm_columns(self.network(fixed["layers"], inputs))}
+
+    def context(self, fixed: Tree) -> Tree:
+        return {"head": fixed["head"]}
+
+    def flops(self) -> float:
+        return _forward_flops(self.network) * self.batch
+
+
+@dataclass(frozen=True)
+class DepthProblem:
+    """A student of `network.depth` Euler layers on a teacher's stream."""
+
+    stream: TeacherStream
+    network: Network
+    loss: str
+    head: str
+
+    def label(self) -> str:
+        return f"depth {self.network.depth}, width {self.network.width}, hidden {self.network.hidden}, {self.loss}"
+
+    def init(self, key: PRNGKeyArray) -> Tree:
+        """Layers with W2 = 0 (the identity map) and, where the student learns its head, a zero head."""
+        layers = self.network.init(key)
+        params = {"layers": layers | {"W2": jnp.zeros_like(layers["W2"])}}
+        return params | {"head": jnp.zeros((self.stream.vocab, self.network.width))} if self._learns_head else params
+
+    def losses(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, "batch"]:
+        """MSE of the normalised final states, or KL(teacher || student) of the softmax outputs."""
+        states = norm_columns(self.network(params["layers"], batch["inputs"]))
+        if self.loss == "mse":
+            return jnp.mean(jnp.square(states - batch["states"]), axis=0)
+        head = params["head"] if self._learns_head else context["head"]
+        teacher = jax.nn.log_softmax(context["head"] @ batch["states"] / hyper["temperature"], axis=0)
+        student = jax.nn.log_softmax(head @ states / hyper["student_temperature"], axis=0)
+        return jnp.sum(jnp.exp(teacher) * (teacher - student), axis=0)
+
+    def flops(self) -> float:
+        """One forward and one backward (twice a forward) pass; recomputation does not count."""
+        heads = 2.0 * self.stream.vocab * self.network.width if self.loss == "kl" else 0.0
+        return 3.0 * (_forward_flops(self.network) + heads) * self.stream.batch
+
+    def activation_bytes(self) -> float:
+        """The states between layers, and one layer's hidden units."""
+        return 4.0 * self.stream.batch * (self.network.width * (self.network.depth + 2) + 4 * self.network.hidden)
+
+    @property
+    def _learns_head(self) -> bool:
+        return self.loss == "kl" and self.head == "learned"
+
+
+def problem_of(config: DepthConfig) -> DepthProblem:
+    """The static part of a resolved config."""
+    teacher, student, target = config.teacher, config.student, config.target
+    assert teacher.hidden and student.hidden
+    stream = TeacherStream(Network(teacher.width, teacher.hidden, teacher.depth), target.vocab, config.train.batch)
+    network = Network(teacher.width, student.hidden, student.depth)
+    return DepthProblem(stream, network, target.loss, target.head if target.loss == "kl" else "none")
+
+
+def source_of(config: DepthConfig) -> Tree:
+    """The numbers that a teacher is made from; its kind is data, not a shape."""
+    teacher = config.teacher
+    assert teacher.seed is not None
+    layers = np.arange(teacher.depth, dtype=np.int32)
+    return {
+        "seed": np.uint32(teacher.seed),
+        "index": layers // teacher.block_size if teacher.kind == "blocks" else layers,
+        "rho": np.float32({"tied": 1.0, "mixed": teacher.rho}.get(teacher.kind, 0.0)),
+        "scale": np.float32(teacher.scale),
+        "normal_head": np.bool_(teacher.head_init == "normal"),
+    }
+
+
+def hyper_of(config: DepthConfig) -> dict[str, float]:
+    """The numbers that the loss uses."""
+    temperature = config.target.temperature
+    student = temperature if config.target.student_temperature == "teacher" else 1.0
+    return {"temperature": temperature, "student_temperature": student}
+
+
+def _forward_flops(network: Network) -> float:
+    return 4.0 * network.width * network.hidden * network.depth

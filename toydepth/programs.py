@@ -1,0 +1,248 @@
+"""The compiled programs of a family: one that stages batches, and for each ensemble one that trains, one that scores.
+
+The teacher program draws the batches of the next steps, every (stream, step) once, spread over all devices. The
+student programs take the staged batches and train their lanes on them. Lanes lie on the devices along the leading
+axis and are looped (`map`) or batched (`vmap`) there. A chunk's length, a lane's step and every hyperparameter are
+traced, so each program is compiled once; and since teacher and student never share a program, a run's bits do not
+depend on its company.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from .ensemble import Family, Mode, Shape, usable_cores
+from .optimizer import build, factor
+from .problems import Stream
+
+Tree = Any
+
+traces: Counter[str] = Counter()  # how often each kind of program has been traced in this process
+
+
+class Programs:
+    """A family's compiled programs, for its fixed numbers of slots, steps and lanes.
+
+    Attributes:
+        stage: (fixed[K], keys[K, 2], first[K], count[K], period[K], offsets[S]) -> staged batches.
+        advance: for each shape, (state, hyper, first, count, eval_every, slot, staged, context) -> state, donated.
+        evaluate: for each shape, (params, hyper, active, slot, staged, context) -> (mean loss, its standard error).
+        compile_seconds: seconds that tracing and compiling took, for each of them.
+    """
+
+    def __init__(self, family: Family, mesh: Mesh):
+        self.family, self.mesh, self.devices = family, mesh, mesh.devices.size
+        self.replicated = NamedSharding(mesh, PartitionSpec())
+        self.by_lane = NamedSharding(mesh, PartitionSpec("runs"))
+        self.compile_seconds: dict[Any, float] = {}
+        mode, slots = family.mode, family.slots
+
+        self.init_fixed = jax.jit(mode.stream.init)
+        fixed = jax.eval_shape(mode.stream.init, family.waves[0].cohorts[0].source)
+        context = self._stacked(jax.eval_shape(mode.stream.context, fixed), slots, self.replicated)
+        per_slot = self._array((slots,), jnp.int32, self.replicated)
+        keys = self._array((slots, 2), jnp.uint32, self.replicated)
+        offsets = self._array((family.chunk,), jnp.int32, self.by_lane)
+        stage = self._traced(
+            "stage",
+            _staging(mode.stream, mode.batching, mesh),
+            (self._stacked(fixed, slots, self.replicated), keys, per_slot, per_slot, per_slot, offsets),
+        )
+        self.eval_rows = math.ceil(mode.eval_batches / self.devices)
+        batches = {}
+        for name, rows in (("train", family.chunk // self.devices), ("eval", self.eval_rows)):
+            batches[name] = jax.tree.map(
+                lambda a, rows=rows: self._array((*a.shape[:2], rows, *a.shape[3:]), a.dtype, self.replicated),
+                stage.out_info,
+            )
+        jobs: dict[Any, Any] = {"stage": stage}
+        for shape, width in family.width.items():
+            lanes = width * self.devices
+            member = next(m for w in family.waves for m in w.members if m.shape == shape)
+            state = self._stacked(
+                jax.eval_shape(lambda s=shape: fresh_state(s, jax.random.key(0))), lanes, self.by_lane
+            )
+            hyper = self._stacked(member.hyper, lanes, self.by_lane)
+            whole = self._array((lanes,), jnp.int32, self.by_lane)
+            arguments = (state, hyper, whole, whole, whole, whole, batches["train"], context)
+            jobs["advance", shape] = self._traced(
+                ("advance", shape), _advance(shape, mode.batching, mesh), arguments, donate_argnums=0
+            )
+            arguments = (state["params"], hyper, whole, whole, batches["eval"], context)
+            jobs["evaluate", shape] = self._traced(("evaluate", shape), _evaluate(shape, mode, mesh), arguments)
+        with ThreadPoolExecutor(min(usable_cores(), len(jobs))) as pool:
+            compiled = dict(zip(jobs, pool.map(self._compiled, jobs, jobs.values()), strict=True))
+        self.stage = compiled["stage"]
+        self.advance = {shape: compiled["advance", shape] for shape in family.width}
+        self.evaluate = {shape: compiled["evaluate", shape] for shape in family.width}
+
+    def _traced(self, name: Any, function: Callable[..., Any], arguments: tuple[Any, ...], **options: Any) -> Any:
+        start = time.perf_counter()
+        traced = jax.jit(function, **options).trace(*arguments)
+        self.compile_seconds[name] = time.perf_counter() - start
+        return traced
+
+    def _compiled(self, name: Any, traced: Any) -> Any:
+        start = time.perf_counter()
+        with jax.default_matmul_precision(self.family.mode.precision):  # the context is a thread's own
+            program = traced.lower().compile()
+        self.compile_seconds[name] += time.perf_counter() - start
+        return program
+
+    @staticmethod
+    def _array(shape: tuple[int, ...], dtype: Any, sharding: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+    def _stacked(self, tree: Tree, size: int, sharding: Any) -> Tree:
+        return jax.tree.map(lambda a: self._array((size, *a.shape), a.dtype, sharding), tree)
+
+
+def fresh_state(shape: Shape, key: Any) -> Tree:
+    """A member's state at step 0. The optimizer's state does not depend on its hyperparameters."""
+    params = shape.problem.init(key)
+    optimizer = build(shape.optimizer, _Zeros(), 1.0)
+    return {
+        "params": params,
+        "optimizer": optimizer.init(params),
+        "loss_sum": jnp.zeros(()),
+        "limit": jnp.array(jnp.inf),
+        "diverged": jnp.array(-1, jnp.int32),
+    }
+
+
+class _Zeros(dict[str, float]):
+    def __missing__(self, key: str) -> float:
+        return 0.0
+
+
+def _staging(stream: Stream, batching: str, mesh: Mesh) -> Callable[..., Tree]:
+    """(fixed[K], key[K], first[K], count[K], period[K], offsets[S]) -> batches [devices, K, S/devices, ...].
+
+    Step i of slot k stands at [i % devices, k, i // devices], so that short chunks are spread as evenly as long ones.
+    """
+
+    def draw(fixed: Tree, key: Any, step: Any) -> Tree:
+        return stream.draw(fixed, jax.random.fold_in(jax.random.wrap_key_data(key), step))
+
+    def local(fixed: Tree, keys: Any, first: Any, count: Any, period: Any, offsets: Any) -> Tree:
+        traces["teacher"] += 1
+
+        def slot(args: Any) -> Tree:
+            fixed, key, first, count, period = args
+
+            def one(offset: Any) -> Tree:
+                step = first + offset
+                step = jnp.where(period > 0, step % jnp.maximum(period, 1), step)
+                batch = jax.eval_shape(draw, fixed, key, step)
+                nothing = lambda: jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), batch)  # noqa: E731
+                return jax.lax.cond(offset < count, lambda: draw(fixed, key, step), nothing)
+
+            return _each(batching)(one)(offsets)
+
+        return jax.tree.map(lambda a: a[None], jax.lax.map(slot, (fixed, keys, first, count, period)))
+
+    spec = PartitionSpec()
+    return jax.shard_map(
+        local,
+        mesh=mesh,
+        in_specs=(spec, spec, spec, spec, spec, PartitionSpec("runs")),
+        out_specs=PartitionSpec("runs"),
+        check_vma=False,
+    )
+
+
+def _advance(shape: Shape, batching: str, mesh: Mesh) -> Callable[..., Tree]:
+    """(state, hyper, first, count, eval_every, slot, staged, context) -> state after `count` more steps, per lane."""
+    problem = shape.problem
+
+    def local(state: Tree, hyper: Tree, first: Any, count: Any, every: Any, slot: Any, staged: Tree, ctx: Tree) -> Tree:
+        traces["student"] += 1
+
+        def lane(args: Any) -> Tree:
+            state, hyper, first, count, every, slot = args
+            context = _at(ctx, slot)
+
+            def step(carry: Any) -> Any:
+                i, state = carry
+                batch = _batch(staged, slot, i)
+
+                def objective(params: Tree) -> Any:
+                    return jnp.mean(problem.losses(params, batch, context, hyper))
+
+                loss, grads = jax.value_and_grad(objective)(state["params"])
+                optimizer = build(shape.optimizer, hyper, factor(hyper, (first + i).astype(jnp.float32)))
+                updates, moments = optimizer.update(grads, state["optimizer"], state["params"])
+                params = optax.apply_updates(state["params"], updates)
+                sound = (loss <= state["limit"]) & _finite(grads) & _finite(params)
+                return i + 1, {
+                    "params": params,
+                    "optimizer": moments,
+                    "loss_sum": jnp.where((first + i) % every == 0, 0.0, state["loss_sum"]) + loss,
+                    "limit": state["limit"],
+                    "diverged": jnp.where(sound, -1, first + i).astype(jnp.int32),
+                }
+
+            def unfinished(carry: Any) -> Any:
+                return (carry[0] < count) & (carry[1]["diverged"] < 0)
+
+            return jax.lax.while_loop(unfinished, step, (jnp.zeros((), jnp.int32), state))[1]
+
+        return _each(batching)(lane)((state, hyper, first, count, every, slot))
+
+    runs, spec = PartitionSpec("runs"), PartitionSpec()
+    specs = (runs, runs, runs, runs, runs, runs, spec, spec)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=runs, check_vma=False)
+
+
+def _evaluate(shape: Shape, mode: Mode, mesh: Mesh) -> Callable[..., Tree]:
+    """(params, hyper, active, slot, batches, context) -> mean loss and its standard error, per active lane."""
+    problem, batches = shape.problem, mode.eval_batches
+
+    def local(params: Tree, hyper: Tree, active: Any, slot: Any, staged: Tree, ctx: Tree) -> Tree:
+        traces["evaluation"] += 1
+
+        def lane(args: Any) -> Tree:
+            params, hyper, active, slot = args
+
+            def score() -> Any:
+                context = _at(ctx, slot)
+                losses = jax.lax.map(
+                    lambda i: problem.losses(params, _batch(staged, slot, i), context, hyper), jnp.arange(batches)
+                )
+                return jnp.mean(losses), jnp.std(losses) / math.sqrt(losses.size)
+
+            return jax.lax.cond(active > 0, score, lambda: (jnp.nan, jnp.nan))
+
+        return _each(mode.batching)(lane)((params, hyper, active, slot))
+
+    runs, spec = PartitionSpec("runs"), PartitionSpec()
+    specs = (runs, runs, runs, runs, spec, spec)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=runs, check_vma=False)
+
+
+def _each(batching: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """How a function of one lane becomes a function of a device's lanes."""
+    return jax.vmap if batching == "vmap" else lambda f: lambda xs: jax.lax.map(f, xs)
+
+
+def _batch(staged: Tree, slot: Any, i: Any) -> Tree:
+    return jax.tree.map(lambda a: a[i % a.shape[0], slot, i // a.shape[0]], staged)
+
+
+def _at(tree: Tree, index: Any) -> Tree:
+    return jax.tree.map(lambda a: a[index], tree)
+
+
+def _finite(tree: Tree) -> Any:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))

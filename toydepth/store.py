@@ -1,0 +1,201 @@
+"""Run folders: what lies where, written whole or not at all, and read into one tidy table. Imports no JAX.
+
+outputs/<sweep>/            sweep.json  runs.parquet  exponents.csv  exponents.json  alpha.png
+    runs/<run id>/          config.json  history.jsonl  result.json  status.json  checkpoint/  params/  .hydra/
+        twin/               history.jsonl  result.json  checkpoint/        (the run at half the steps)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from .config import ConfigError, RunConfig, flatten, matters
+
+HISTORY = {"step": pl.Int64} | dict.fromkeys(("loss", "loss_sem", "train_loss", "lr", "tau", "seconds"), pl.Float64)
+RESULT = {
+    "loss": pl.Float64,
+    "loss_sem": pl.Float64,
+    "half_loss": pl.Float64,
+    "steps": pl.Int64,
+    "slope": pl.Float64,
+    "converged": pl.Boolean,
+    "parameters": pl.Int64,
+    "flops": pl.Float64,
+    "compile_seconds": pl.Float64,
+    "seconds": pl.Float64,
+}
+ADHOC = "adhoc"
+
+
+def sweep_folder(config: RunConfig) -> Path:
+    """Where the runs of a config's sweep lie."""
+    return Path(config.sweep.root) / (config.sweep.name or ADHOC)
+
+
+def run_folder(sweep: Path, name: str) -> Path:
+    """The folder of a run, or of a run's twin (`<run id>/twin`)."""
+    return sweep / "runs" / name
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty if there is none or it is broken."""
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Writes an object whole or not at all."""
+    write_text(path, json.dumps(value, indent=1) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all: beside its place, flushed to disk, then moved there."""
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with part.open("w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_status(folder: Path, status: str, step: int, message: str = "") -> None:
+    """Says how a run stands: done | running | failed | diverged."""
+    write_json(folder / "status.json", {"status": status, "message": message, "step": step})
+
+
+def status(folder: Path) -> str:
+    """A run's status; empty where nothing has run."""
+    return str(read_json(folder / "status.json").get("status", ""))
+
+
+def append_history(folder: Path, row: Mapping[str, float | None]) -> None:
+    """Adds a line to a run's history."""
+    with (folder / "history.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def cut_history(folder: Path, step: int) -> None:
+    """Removes the history after a step, and any line that a kill left half written."""
+    path = folder / "history.jsonl"
+    if path.exists():
+        kept = [row for row in _rows(path) if row["step"] <= step]
+        write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+
+
+def history(folder: Path) -> pl.DataFrame:
+    """A run's history: one row per evaluation, with the columns of `HISTORY`."""
+    path = folder / "history.jsonl"
+    return pl.DataFrame(list(_rows(path)) if path.exists() else [], schema=HISTORY)
+
+
+def open_sweep(folder: Path, configs: Sequence[RunConfig], command: str) -> None:
+    """Makes a sweep's folder, or checks that the configs belong into the one there is, and notes the command.
+
+    Raises:
+        ConfigError: a field that the sweep does not sweep has changed, or a file is in the way.
+    """
+    for path in (folder, *folder.parents):
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"sweep.root, sweep.name: {path} is a file; a folder for the runs is needed there")
+    now = _values(configs)
+    record = read_json(folder / "sweep.json")
+    if folder.name != ADHOC:
+        now = _joined(folder, record, now)
+    swept = {name: values for name, values in now.items() if len(values) > 1}
+    fixed = {name: values[0] for name, values in now.items() if len(values) == 1}
+    try:
+        (folder / "runs").mkdir(parents=True, exist_ok=True)
+        write_json(
+            folder / "sweep.json",
+            {"command": command, "commands": [*record.get("commands", []), command], "fixed": fixed, "swept": swept},
+        )
+    except OSError as error:
+        raise ConfigError(f"sweep.root: cannot write to {folder}: {error.strerror}") from error
+
+
+def _joined(folder: Path, record: Mapping[str, Any], now: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The values of all fields, of the runs already in a sweep's folder and the new ones."""
+    before = {name: [value] for name, value in record.get("fixed", {}).items()} | record.get("swept", {})
+    for name, values in now.items():
+        old = before.get(name, values)
+        if len(old) == 1 and old[0] not in values:
+            raise ConfigError(
+                f"{name}={_shown(values[0])}: the sweep in {folder} has {name}={_shown(old[0])} and does not sweep it; "
+                f"keep that value, or start a sweep of another name with sweep.name="
+            )
+        now[name] = old + [value for value in values if value not in old]
+    return now
+
+
+def _values(configs: Iterable[RunConfig]) -> dict[str, list[Any]]:
+    """{dotted name: its distinct values} over configs, of the fields that matter."""
+    values: dict[str, list[Any]] = {}
+    for config in configs:
+        for name, value in matters(config).items():
+            seen = values.setdefault(name, [])
+            if value not in seen:
+                seen.append(value)
+    return values
+
+
+def write_config(folder: Path, config: RunConfig) -> None:
+    """Makes a run's folder with its resolved config."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tree: dict[str, Any] = {}
+    for name, value in flatten(config).items():
+        *sections, field = name.split(".")
+        at = tree
+        for section in sections:
+            at = at.setdefault(section, {})
+        at[field] = value
+    write_json(folder / "config.json", tree | {"matters": matters(config)})
+
+
+def collect(folder: Path) -> pl.DataFrame:
+    """One row per run of a sweep's folder: `id`, `status`, `message`, its fields under dotted names, its result.
+
+    Fields that a run does not use are null.
+    """
+    runs = sorted(path for path in (folder / "runs").glob("*") if (path / "config.json").exists())
+    with ThreadPoolExecutor() as pool:
+        rows = list(pool.map(_row, runs))
+    if not rows:
+        return pl.DataFrame()
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    return frame.with_columns(pl.col(name).cast(dtype) for name, dtype in RESULT.items())
+
+
+def histories(folder: Path) -> dict[str, pl.DataFrame]:
+    """{run id: history} of a sweep's folder."""
+    return {path.name: history(path) for path in sorted((folder / "runs").glob("*")) if path.is_dir()}
+
+
+def _row(run: Path) -> dict[str, Any]:
+    stands, result = read_json(run / "status.json"), read_json(run / "result.json")
+    row = {"id": run.name, "status": stands.get("status", "running"), "message": stands.get("message", "")}
+    return row | read_json(run / "config.json").get("matters", {}) | {name: result.get(name) for name in RESULT}
+
+
+def _rows(path: Path) -> Iterable[dict[str, Any]]:
+    for line in path.read_text().splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value)
