@@ -188,6 +188,19 @@ def test_a_folder_of_ones_own_sweeps_is_found_and_comes_first(training):
     assert len(training.configs) > 1
 
 
+def test_a_faulty_sweep_file_is_one_line(training, capfd):
+    own = Path("sweeps")
+    own.mkdir()
+    faults = {"trian: {steps: 3}": "did you mean train", "train: {steps: 3": "faulty.yaml", "[a, b]": "sweeps/faulty"}
+    for text, said in faults.items():
+        (own / "faulty.yaml").write_text(text)
+        assert typed("run +sweeps=faulty") == 2
+        err = capfd.readouterr().err
+        assert len(err.splitlines()) == 1
+        assert said in err
+    assert training.calls == []
+
+
 def test_the_packages_own_sweeps_are_searched_once_from_the_checkout(monkeypatch):
     monkeypatch.chdir(data_folder("sweeps").parent)
     assert searchpath() == [f"sweeps://{data_folder('sweeps')}"]
@@ -294,10 +307,13 @@ REFUSED = {
     "teachr=tied": ["teachr", "teacher"],
     "student=foo": ["student=foo", "section"],
     "+sweeps=alpha_quik": ["sweeps=alpha_quik", "alpha_quick, temperature_quick"],
+    "+sweeps=alpha_quick,temperature_quick": ["+sweeps=alpha_quick,temperature_quick", "one named sweep"],
+    "hydra.job.env_set.A=1": ["+hydra.job.env_set.A=1"],
     "sweeps=alpha_quick": ["+sweeps=alpha_quick"],
     "foo": ["foo", "field=value"],
     "student.depth=[2,": ["student.depth=[2,", "field=value"],
     "--bogus": ["--bogus"],
+    "--help teacher=foo": ["teacher=foo", "tied"],
     "--cfg job --info": ["--cfg", "--info"],
     "--cfg job seed=0,1": ["seed=0,1", "one value"],
     "'student.hidden=${teacher.widht}'": ["student.hidden", "teacher.widht"],
@@ -408,7 +424,7 @@ def test_a_run_logs_short_lines_and_none_from_absl(training, capsys):
     ("words", "shown"),
     [
         ("--help", ["toydepth run", "toydepth plan", "toydepth fit"]),
-        ("run --help teacher=tied", ["alpha_quick", "teacher: blocks", "teacher.kind=tied ", "at least 1"]),
+        ("run --help teacher=tied", ["alpha_quick", "teacher=blocks | ", "teacher.kind=tied ", "at least 1"]),
         ("plan --cfg job teacher=tied", ["kind: tied", "depth: 8"]),
         ("run --cfg hydra --package hydra.launcher", ["ToydepthLauncher"]),
         ("run --info defaults", ["problem/depth"]),

@@ -23,26 +23,11 @@ def write_run(folder: Path, kind: str, depth: int, seed: int, status: str = "don
     store.write_config(run, resolved)
     loss = (1 + seed / 10) * depth ** -PLANTED[kind]
     for step, value in ((0, 1.0), (10, loss)):
-        row = {
-            "step": step,
-            "loss": value,
-            "loss_sem": value / 100,
-            "train_loss": value,
-            "lr": 0.1,
-            "tau": 0.1 * step,
-            "seconds": step,
-        }
-        store.append_history(run, row)
+        row = {"step": step, "loss": value, "loss_sem": value / 100, "train_loss": value}
+        store.append_history(run, row | {"lr": 0.1, "tau": 0.1 * step, "seconds": step})
     if status == "done":
-        result = {
-            "loss": loss,
-            "loss_sem": loss / 100,
-            "half_loss": loss * 1.01,
-            "steps": 10,
-            "slope": -0.014,
-            "converged": True,
-        }
-        store.write_json(run / "result.json", result)
+        result = {"loss": loss, "loss_sem": loss / 100, "half_loss": loss * 1.01, "steps": 10}
+        store.write_json(run / "result.json", result | {"slope": -0.014, "converged": True})
     store.write_status(run, status, 10)
 
 

@@ -18,6 +18,20 @@ from typing import Any, NoReturn
 from .config import SCHEMAS, ConfigError, RunConfig, allowed, defaults, parse
 
 OnFolder = Callable[[int, Path], None]
+HELP = """\
+toydepth run [GROUP=OPTION ...] [FIELD=VALUE ...]        train; `toydepth plan ...` first says what that would mean
+
+  toydepth run teacher=tied student.depth=8              one run
+  toydepth run student.depth=2,4,8 seed=0,1,2            a sweep: all combinations of the values
+  toydepth run +sweeps=alpha_quick                       a named sweep, from ./sweeps or from the package
+  toydepth run +sweeps=alpha_quick train.steps=200       what is said here wins over the sweep's file
+  toydepth run --cfg job teacher=tied                    show the config; --info says where it comes from
+  toydepth run --hydra-help                              Hydra's own flags and settings
+
+Fields that are null are filled in from others. Runs go to outputs/<sweep.name>/runs/, without a name to
+outputs/adhoc/runs/; a repeated command skips what is done and continues what is not.
+"""
+
 Task = Callable[[list[RunConfig], OnFolder], int]
 
 
@@ -40,7 +54,7 @@ def compose_and_call(task: Task, words: list[str]) -> int:
     parser = get_args_parser()
     parser.error = _refuse_arguments  # type: ignore[method-assign]
     flags = parser.parse_args(words)
-    shows = flags.help or flags.hydra_help or flags.cfg or flags.info or flags.shell_completion
+    shows = flags.hydra_help or flags.cfg or flags.info or flags.shell_completion
     if not shows and not flags.run:  # unless told, Hydra loses the first error in deciding between its two modes
         words = ["--multirun", *[word for word in words if word not in ("-m", "--multirun")]]
 
@@ -54,6 +68,9 @@ def compose_and_call(task: Task, words: list[str]) -> int:
         code = task(configs, on_folder)
 
     try:
+        if flags.help:
+            print(help_text(flags.overrides))
+            return 0
         with _argv(words), _full_errors():
             hydra.main(version_base="1.3", config_path=str(data_folder("conf")), config_name="config")(application)()
     except SystemExit as stop:
@@ -106,34 +123,39 @@ def searchpath() -> list[str]:
     return [f"sweeps://{folder}" for folder in dict.fromkeys(folders)]
 
 
-def sweep_names() -> str:
-    """The named sweeps, for `--help`."""
-    folders = [Path(entry.removeprefix("sweeps://")) for entry in searchpath()]
-    return ", ".join(sorted({file.stem for folder in folders for file in folder.glob("*.yaml")}))
-
-
-def field_table(_root_: Any) -> str:
-    """A line per field for `--help`: its composed value and what is allowed."""
+def help_text(overrides: list[str]) -> str:
+    """What `toydepth run --help` prints: usage, groups, sweeps, and every field with its composed value."""
+    from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    lines = []
-    for name, rule in allowed(str(_root_.problem)).items():
-        value = OmegaConf.select(_root_, name)
+    # Hydra's own help takes a second, most of it spent on copying its registry for every folder it looks into
+    conf = data_folder("conf")
+    with initialize_config_dir(str(conf), version_base="1.3"):
+        config = compose("config", overrides)
+    groups = {folder.name: _options(folder) for folder in sorted(conf.iterdir()) if folder.is_dir()}
+    groups = {name: options for name, options in groups.items() if name != "hydra"}
+    sweeps = [name for entry in searchpath() for name in _options(Path(entry.removeprefix("sweeps://")))]
+    lines = [HELP, "Groups", *(f"  {name}={' | '.join(options)}" for name, options in groups.items())]
+    lines += [f"  +sweeps={' | '.join(sorted(set(sweeps)))}", "", "Fields, as composed, and what is allowed"]
+    for name, rule in allowed(config.problem).items():
+        value = OmegaConf.select(config, name)
         shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        lines.append(f"{name + '=' + shown:<36} {rule}")
+        lines.append(f"  {name + '=' + shown:<35} {rule}")
     return "\n".join(lines)
 
 
+def _options(folder: Path) -> list[str]:
+    return sorted(file.stem for file in folder.glob("*.yaml"))
+
+
 def register() -> None:
-    """Tells Hydra what conf/ refers to: every field with its default, and the resolvers `toydepth.*`."""
+    """Tells Hydra what conf/ refers to: every field with its default, and where sweeps are."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
     for problem in SCHEMAS:
         ConfigStore.instance().store(group="schema", name=problem, node=defaults(problem), package="_global_")
     OmegaConf.register_new_resolver("toydepth.searchpath", searchpath, replace=True)
-    OmegaConf.register_new_resolver("toydepth.sweeps", sweep_names, replace=True)
-    OmegaConf.register_new_resolver("toydepth.fields", field_table, replace=True)
 
 
 # --- Hydra's habits ------------------------------------------------------------------------------------------
@@ -188,12 +210,14 @@ def _refusal(error: Exception) -> str:
     if several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.*?)'", lines[0]):
         return f"{several[1]}: only one value is allowed where a config is shown and nothing is run"
     if field := re.match(r"Could not override '([\w.]+)'\.$|Error merging override \+*([\w.]+)", lines[0]):
-        return _unknown_field(field[1] or field[2]) or lines[0]
+        return _unknown_field(field[1] or field[2]) or " ".join(lines[:4])
     return " ".join(lines[:4])
 
 
 def _unknown_field(name: str) -> str | None:
-    """Our own words for a field that Hydra could not set."""
+    """Our own words for a field that Hydra could not set, unless it is one of Hydra's."""
+    if name.startswith("hydra."):
+        return None
     tree: Any = None
     for part in reversed(name.split(".")):
         tree = {part: tree}

@@ -36,8 +36,9 @@ CLIMBING_ABOVE = 0.05  # what alpha must gain from the second half of the budget
 FORMS: dict[Floor, int] = {"none": 2, "free": 3}  # and how many parameters each has
 SEEDS = ("seed", "teacher.seed")
 ALWAYS_SHOWN = ("teacher.kind", "target.loss")
-# Fields that do not change a run's numbers; the prefixes of the config's own list for run ids.
-BOOKKEEPING = ("sweep.", "runtime.devices", "runtime.memory", "runtime.compile", "train.eval_", "train.checkpoint_")
+# Fields that do not change a run's numbers, should a table hold them.
+BOOKKEEPING = ("sweep.", "runtime.devices", "runtime.memory_gb", "runtime.compile_cache")
+BOOKKEEPING += ("train.eval_every", "train.checkpoint_every")
 
 
 @dataclass(frozen=True)
@@ -266,7 +267,7 @@ class _Table:
         twins = np.stack([np.where(np.isfinite(half), loss, np.nan), half], axis=1)[twinned]
         filled = (count[kept] > 0).any(0)
         converged = rows["converged"].to_numpy()[ok][kept[row]]
-        left_out = Counter(status[status != "done"].tolist())
+        left_out = dict(Counter(status[status != "done"].tolist()).most_common())
         left_out["done without a usable loss"] = int((~ok & (status == "done")).sum())
         left_out["in replicates with too few points"] = int(count[~kept].sum())
         first = rows.row(0, named=True)
@@ -279,7 +280,7 @@ class _Table:
             seeds=[tuple(pair) for pair in seeds[kept].tolist()],
             n_runs=int(count[kept].sum()),
             converged=converged[np.isfinite(converged)].tolist(),
-            left_out={reason: n for reason, n in left_out.most_common() if n},
+            left_out={reason: n for reason, n in left_out.items() if n},
             needed=needed,
             fullest=int((count > 0).sum(1).max(initial=0)),
         )

@@ -90,8 +90,8 @@ def _losses(ax: Axes, exponents: Sequence[Exponent], runs: pl.DataFrame) -> None
             ax.plot(line, e.law(line), color=_colour(i), linewidth=1.6, alpha=0.85)
             ends.append((e.law(line)[-1], e, i))
     for y, e, i in ends if len(ends) <= 4 else []:
-        text = {"textcoords": "offset points", "va": "center", "color": _colour(i)}
-        ax.annotate(f"{e.alpha:.2f}", (e.x_max, y), (7, 0), **text)
+        at = (e.x_max, y), (7, 0), "data", "offset points"
+        ax.annotate(f"{e.alpha:.2f}", *at, va="center", color=_colour(i))
     name = _name(exponents)
     _log_axes(ax, f"student {name}" if name == "depth" else name, _all_x(exponents, runs))
     ax.set(title=f"Loss against {name}", ylabel="evaluation loss")

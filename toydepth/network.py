@@ -2,13 +2,13 @@
 
     h_0 = norm(x),   h_{l+1} = h_l + W2_l relu(W1_l norm(h_l) + b1_l)^2,   y = norm(h_depth)
 
-A block is written for one state vector. The batch is added outside as the last axis, so that states are columns
-`h[width, batch]`; layers are stacked on a leading axis and applied by a scan, so that compile time does not grow
-with depth.
+A block is written for one state vector; the batch is added outside as the first axis, `h[batch, width]`. Layers are
+stacked on a leading axis and applied by a scan, so that compile time does not grow with depth.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ Layers = Any  # the pytree of a block's parameters, every leaf with a leading ax
 EPSILON = 1e-6
 
 
-def rms_norm(h: Float[Array, "width"]) -> Float[Array, "width"]:
+def rms_norm(h: Float[Array, width]) -> Float[Array, width]:
     """h / sqrt(mean h^2), without a gain."""
     return h * jax.lax.rsqrt(jnp.mean(h * h) + EPSILON)
 
@@ -41,7 +41,7 @@ class Block(nnx.Module):
         self.b1 = uniform((hidden,), width)
         self.W2 = uniform((width, hidden), hidden)
 
-    def __call__(self, h: Float[Array, "width"]) -> Float[Array, "width"]:
+    def __call__(self, h: Float[Array, width]) -> Float[Array, width]:
         return h + self.W2[...] @ jnp.square(jax.nn.relu(self.W1[...] @ rms_norm(h) + self.b1[...]))
 
 
@@ -53,7 +53,7 @@ class Network:
     hidden: int
     depth: int
 
-    def init(self, key: PRNGKeyArray, index: Int[Array, "layers"] | None = None) -> Layers:
+    def init(self, key: PRNGKeyArray, index: Int[Array, layers] | None = None) -> Layers:
         """Fresh layers. Layer l is drawn from `fold_in(key, index[l])`; equal indices give equal layers."""
         index = jnp.arange(self.depth) if index is None else index
 
@@ -63,44 +63,79 @@ class Network:
 
         return jax.lax.map(layer, index)  # a map, since XLA compiles stacked random numbers very slowly
 
-    def block(self, layer: Any, h: Float[Array, "width"]) -> Float[Array, "width"]:
+    def block(self, layer: Any, h: Float[Array, width]) -> Float[Array, width]:
         """One block on one state vector."""
         shape = nnx.eval_shape(lambda: Block(self.width, self.hidden, rngs=nnx.Rngs(0)))
         graph, state = nnx.split(shape)
         nnx.replace_by_pure_dict(state, layer)
         return nnx.merge(graph, state)(h)
 
-    def __call__(self, layers: Layers, h: Float[Array, "width batch"]) -> Float[Array, "width batch"]:
+    def __call__(self, layers: Layers, h: Float[Array, "batch width"]) -> Float[Array, "batch width"]:
         """The last state h_depth, before the final norm. Differentiable; the backward pass recomputes layers."""
         return apply_layers(self.block, layers, h)
 
-    def states(self, layers: Layers, h: Float[Array, "width batch"]) -> Float[Array, "depth+1 width batch"]:
+    def states(self, layers: Layers, h: Float[Array, "batch width"]) -> Float[Array, "depth+1 batch width"]:
         """All states h_0 ... h_depth."""
-        block = columns(self.block)
+        block = rows(self.block)
         _, later = jax.lax.scan(lambda h, layer: (block(layer, h),) * 2, h, layers)
         return jnp.concatenate([h[None], later])
 
 
-def columns(block: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of (layer, one vector) as a function of (layer, columns of vectors)."""
-    return jax.vmap(block, in_axes=(None, -1), out_axes=-1)
+def rows(block: Callable[..., Any]) -> Callable[..., Any]:
+    """A function of (layer, one vector) as a function of (layer, rows of vectors).
+
+    Rows, because JAX's batching rules move the batch axis to the front wherever ranks differ: asked for columns,
+    XLA gets columns for states, rows for hidden units, and copies that transpose in between.
+    """
+    return jax.vmap(block, in_axes=(None, 0))
 
 
-norm_columns = jax.vmap(rms_norm, in_axes=-1, out_axes=-1)
+norm_rows = jax.vmap(rms_norm)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def apply_layers(
-    block: Callable[..., Any], layers: Layers, h: Float[Array, "width batch"]
-) -> Float[Array, "width batch"]:
-    """The stacked layers applied in order; only the states between layers are kept for the backward pass."""
-    step = jax.checkpoint(lambda h, layer: (columns(block)(layer, h), None))
-    return jax.lax.scan(step, h, layers)[0]
+    block: Callable[..., Any], layers: Layers, h: Float[Array, "batch width"]
+) -> Float[Array, "batch width"]:
+    """The stacked layers applied in order. Reverse mode only.
+
+    `block` must be hashable and must not close over traced values. The forward pass keeps the states between
+    layers, the backward pass recomputes what is inside a layer.
+    """
+    return jax.lax.scan(lambda h, layer: (rows(block)(layer, h), None), h, layers)[0]
+
+
+def _forward(block: Callable[..., Any], layers: Layers, h: Any) -> tuple[Any, Any]:
+    last, inputs = jax.lax.scan(lambda h, layer: (rows(block)(layer, h), h), h, layers)
+    return last, (layers, inputs)
+
+
+def _backward(block: Callable[..., Any], kept: Any, gradient: Any) -> tuple[Any, Any]:
+    layers, inputs = kept
+    # XLA's CPU code for the gradient of a tall matrix (hidden x width) is slower than that of its transpose, so tall
+    # matrices are differentiated transposed, and turned back once for all layers.
+    tall = jax.tree.map(lambda w: w.ndim == 3 and w.shape[1] > w.shape[2], layers)
+
+    def turned(tree: Layers) -> Layers:
+        return jax.tree.map(lambda w, is_tall: jnp.swapaxes(w, -1, -2) if is_tall else w, tree, tall)
+
+    def through(gradient: Any, at: Any) -> tuple[Any, Any]:
+        layer, h = at
+        _, pull = jax.vjp(lambda layer, h: rows(block)(turned(layer), h), turned(layer), h)
+        by_layer, gradient = pull(gradient)
+        return gradient, by_layer
+
+    gradient, by_layer = jax.lax.scan(through, gradient, (layers, inputs), reverse=True)
+    return turned(by_layer), gradient
+
+
+apply_layers.defvjp(_forward, _backward)
 
 
 def teacher_layers(
     network: Network,
     key: PRNGKeyArray,
-    index: Int[Array, "layers"],
+    index: Int[Array, layers],
     rho: Float[Array, ""],
     scale: Float[Array, ""],
 ) -> Layers:

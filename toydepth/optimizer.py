@@ -11,7 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from optax.contrib import MuonDimensionNumbers, muon
+from optax.contrib import MuonDimensionNumbers, scale_by_muon
+from optax.contrib._muon import scale_by_shape  # exported nowhere else
 
 from .config import RunConfig
 
@@ -67,14 +68,21 @@ def build(name: str, hyper: Tree, share: Any) -> optax.GradientTransformation:
     if name == "sgd":
         return optax.chain(decay, optax.trace(hyper["momentum"]), optax.scale(-lr))
     assert name == "muon"
-    return muon(
-        lr,
-        beta=hyper["momentum"],
-        weight_decay=hyper["weight_decay"],
-        adam_b1=hyper["b1"],
-        adam_b2=hyper["b2"],
-        adam_learning_rate=adam_lr,
-        muon_weight_dimension_numbers=matrices,
+    muon = optax.chain(
+        scale_by_muon(beta=hyper["momentum"], weight_dimension_numbers=matrices),
+        scale_by_shape(weight_dimension_numbers=matrices),
+        decay,
+        optax.scale(-lr),
+    )
+    return optax.partition({"muon": muon, "adam": optax.chain(adam, optax.scale(-adam_lr))}, _labels)
+
+
+def _labels(params: Tree) -> Tree:
+    """muon for the leaves that `matrices` names, adam for the others."""
+    return jax.tree.map(
+        lambda spec: "adam" if spec is None else "muon",
+        matrices(params),
+        is_leaf=lambda spec: spec is None or isinstance(spec, MuonDimensionNumbers),
     )
 
 

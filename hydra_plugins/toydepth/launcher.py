@@ -48,26 +48,31 @@ class ToydepthLauncher(Launcher):
         HydraConfig.instance().set_config(self.config)
         points = compose(self.hydra_context, self.config, job_overrides)
         configs = [parse(container(point.config)) for point in points]
+        described = OmegaConf.masked_copy(self.config, "hydra")
+        with read_write(described.hydra), open_dict(described.hydra):
+            del described.hydra["help"], described.hydra["hydra_help"]  # half of the file, and of the time to write it
 
         def on_folder(index: int, folder: Path) -> None:
-            self._describe(points[index], initial_job_idx + index, folder)
+            describe(points[index], initial_job_idx + index, described, folder)
 
         with env_override(container(self.config.hydra.job.env_set)):
             self.task_function(configs, on_folder)  # type: ignore
         return []
 
-    def _describe(self, point: Point, index: int, folder: Path) -> None:
-        """Writes what Hydra writes into a job's folder: the composed config, the overrides, Hydra's own config."""
-        hydra = OmegaConf.masked_copy(self.config, "hydra")
-        with read_write(hydra.hydra), open_dict(hydra.hydra):
-            hydra.hydra.job.num, hydra.hydra.job.id = index, str(index)
-            hydra.hydra.overrides.task = point.overrides
-            hydra.hydra.runtime.output_dir = str(folder.resolve())
-        described = folder / ".hydra"
-        described.mkdir(parents=True, exist_ok=True)
-        OmegaConf.save(point.config, described / "config.yaml")
-        OmegaConf.save(hydra.hydra.overrides.task, described / "overrides.yaml")
-        OmegaConf.save(hydra, described / "hydra.yaml")
+
+def describe(point: Point, index: int, hydra: DictConfig, folder: Path) -> None:
+    """Writes what Hydra writes into a job's folder, `.hydra/`, unless an earlier command has done so."""
+    target = folder / ".hydra"
+    if target.exists():
+        return
+    with read_write(hydra.hydra), open_dict(hydra.hydra):
+        hydra.hydra.job.num, hydra.hydra.job.id = index, str(index)
+        hydra.hydra.overrides.task = point.overrides
+        hydra.hydra.runtime.output_dir = str(folder.resolve())
+    target.mkdir(parents=True)
+    OmegaConf.save(point.config, target / "config.yaml")
+    OmegaConf.save(hydra.hydra.overrides.task, target / "overrides.yaml")
+    OmegaConf.save(hydra, target / "hydra.yaml")
 
 
 def container(config: DictConfig) -> dict[str, Any]:

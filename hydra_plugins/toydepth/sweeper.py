@@ -7,6 +7,9 @@ from typing import Any
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from hydra_plugins.toydepth.source import GROUP
+from toydepth.config import ConfigError
+
 
 class ToydepthSweeper(BasicSweeper):
     """Hydra's grid of values, without its one composition per point (65 to 100 ms each) and without its files.
@@ -24,5 +27,8 @@ class ToydepthSweeper(BasicSweeper):
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         # the command line comes last, so that it wins over `hydra.sweeper.params` of a sweep file
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])
+        for override in overrides:
+            if override.key_or_group == GROUP and override.is_sweep_override():  # its own grid would be lost
+                raise ConfigError(f"{override.input_line}: allowed is one named sweep in a command")
         (points,) = self.split_arguments(overrides, max_batch_size=None)
         return self.launcher.launch(points, initial_job_idx=0)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..config import DepthConfig
-from ..network import Network, norm_columns, teacher_layers
+from ..network import Network, norm_rows, teacher_layers
 from . import ROLES
 
 Tree = Any
@@ -36,9 +36,9 @@ class TeacherStream:
         return {"layers": layers, "head": jnp.where(source["normal_head"], normal, linear)}
 
     def draw(self, fixed: Tree, key: PRNGKeyArray) -> Tree:
-        """Inputs x ~ N(0, I), RMS-normalised, and the teacher's RMS-normalised final states, both [width, batch]."""
-        inputs = norm_columns(jax.random.normal(key, (self.network.width, self.batch)))
-        return {"inputs": inputs, "states": norm_columns(self.network(fixed["layers"], inputs))}
+        """Inputs x ~ N(0, I), RMS-normalised, and the teacher's RMS-normalised final states, both [batch, width]."""
+        inputs = norm_rows(jax.random.normal(key, (self.batch, self.network.width)))
+        return {"inputs": inputs, "states": norm_rows(self.network(fixed["layers"], inputs))}
 
     def context(self, fixed: Tree) -> Tree:
         return {"head": fixed["head"]}
@@ -65,15 +65,15 @@ class DepthProblem:
         params = {"layers": layers | {"W2": jnp.zeros_like(layers["W2"])}}
         return params | {"head": jnp.zeros((self.stream.vocab, self.network.width))} if self._learns_head else params
 
-    def losses(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, "batch"]:
+    def losses(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, batch]:
         """MSE of the normalised final states, or KL(teacher || student) of the softmax outputs."""
-        states = norm_columns(self.network(params["layers"], batch["inputs"]))
+        states = norm_rows(self.network(params["layers"], batch["inputs"]))
         if self.loss == "mse":
-            return jnp.mean(jnp.square(states - batch["states"]), axis=0)
+            return jnp.mean(jnp.square(states - batch["states"]), axis=1)
         head = params["head"] if self._learns_head else context["head"]
-        teacher = jax.nn.log_softmax(context["head"] @ batch["states"] / hyper["temperature"], axis=0)
-        student = jax.nn.log_softmax(head @ states / hyper["student_temperature"], axis=0)
-        return jnp.sum(jnp.exp(teacher) * (teacher - student), axis=0)
+        teacher = jax.nn.log_softmax(batch["states"] @ context["head"].T / hyper["temperature"], axis=1)
+        student = jax.nn.log_softmax(states @ head.T / hyper["student_temperature"], axis=1)
+        return jnp.sum(jnp.exp(teacher) * (teacher - student), axis=1)
 
     def flops(self) -> float:
         """One forward and one backward (twice a forward) pass; recomputation does not count."""
