@@ -1,4 +1,6 @@
-"""Two CPU devices for every test, as on a two-core laptop, settled before JAX starts."""
+"""Two CPU devices for every test, as on a two-core laptop, settled before JAX starts; programs compiled once."""
+
+import os
 
 import jax
 import pytest
@@ -6,6 +8,19 @@ import pytest
 from toydepth.config import parse, resolve
 
 jax.config.update("jax_num_cpu_devices", 2)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compile_cache(tmp_path_factory):
+    """Equal programs are compiled once in a session, also by the commands that tests start."""
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+    }
+    for name, value in settings.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)
 
 
 @pytest.fixture
