@@ -1,18 +1,18 @@
 """toydepth: how does loss fall with depth, and why? A JAX instrument for neural-scaling toy experiments."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .config import ConfigError, RunConfig, parse
+    from .sweep import train
 
 __all__ = ["ConfigError", "RunConfig", "parse", "train"]
 
 
 def __getattr__(name: str) -> Any:
     """Loads what is asked for when it is asked for, so that fitting and help texts need no JAX."""
-    if name in ("ConfigError", "RunConfig", "parse"):
-        from . import config
+    from importlib import import_module
 
-        return getattr(config, name)
-    if name == "train":
-        from .sweep import train
-
-        return train
-    raise AttributeError(f"module 'toydepth' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'toydepth' has no attribute {name!r}")
+    return getattr(import_module(".sweep" if name == "train" else ".config", __name__), name)

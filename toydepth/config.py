@@ -147,7 +147,7 @@ class Optimizer:
 
     name: str = choice("muon", "adam", "adamw", "sgd", "muon")
     lr: float | None = real(None, 0.0, open_low=True)  # resolved: the optimizer's own, see `RATES`
-    adam_lr: float = real(1e-3, 0.0, open_low=True)
+    adam_lr: float | None = real(None, 0.0, open_low=True)  # resolved: lr
     depth_power: float = real(0.5, -10.0, 10.0)
     weight_decay: float = real(0.0, 0.0)
     momentum: float | None = real(None, 0.0, 1.0)  # resolved: 0.95 for muon, 0 for sgd
@@ -206,7 +206,7 @@ class Sweep:
     on_error: str = choice("record", "record", "raise", matters=False)
 
 
-RATES = {"muon": 0.01, "adam": 1e-3, "adamw": 1e-3, "sgd": 0.1}
+RATES = {"muon": 0.02, "adam": 1e-3, "adamw": 1e-3, "sgd": 0.1}
 DECAYS = {"constant": 0.0, "linear": 0.9, "cosine": 1.0, "wsd": 0.2}
 
 
@@ -250,10 +250,15 @@ class RunConfig:
         """This config with every default that depends on other fields filled in."""
         optimizer, schedule, train, runtime = self.optimizer, self.schedule, self.train, self.runtime
         muon = optimizer.name == "muon"
+        lr = optimizer.lr or RATES[optimizer.name]
         return dataclasses.replace(
             self,
             optimizer=_fill(
-                optimizer, lr=RATES[optimizer.name], momentum=0.95 if muon else 0.0, b2=0.99 if muon else 0.999
+                optimizer,
+                lr=lr,
+                adam_lr=lr,
+                momentum=0.95 if muon else 0.0,
+                b2=0.99 if muon else 0.999,
             ),
             schedule=_fill(schedule, decay_fraction=min(DECAYS[schedule.name], 1.0 - schedule.warmup)),
             train=_fill(

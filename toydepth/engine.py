@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 from .ensemble import Family, Member, Shape, Wave, usable_cores
 from .optimizer import factor
 from .problems import ROLES
-from .programs import Programs, fresh_state
+from .programs import Programs
 
 Tree = Any
 DIVERGED = 1000.0  # times the evaluation at step 0
@@ -94,10 +94,11 @@ class _Loop:
 
     def __init__(self, programs: Programs, wave: Wave, recorder: Recorder):
         self.programs, self.family, self.wave, self.recorder = programs, programs.family, wave, recorder
-        self.cohort_of = {id(m): i for i, cohort in enumerate(wave.cohorts) for m in cohort.members}
+        self.cohort_of = {m: i for i, cohort in enumerate(wave.cohorts) for m in cohort.members}
         self.lanes = {shape: self._flat(shape) for shape in wave.lanes}
-        self.place = {id(m): (shape, i) for shape, lanes in self.lanes.items() for i, m in enumerate(lanes) if m}
+        self.place = {m: (shape, i) for shape, lanes in self.lanes.items() for i, m in enumerate(lanes) if m}
         self.pace = 0.0  # seconds a step took in the last chunk
+        self.ready: tuple[dict[tuple[int, int], int], Tree, Tree] | None = None  # staged for the next chunk
         self.placed: tuple[tuple[int, ...], Tree, Tree] | None = None
 
     def run(self) -> bool:
@@ -118,7 +119,7 @@ class _Loop:
     def _start(self) -> None:
         """Puts teachers, evaluation batches and states on the devices, and evaluates step 0."""
         stream, cohorts, sharding = self.family.mode.stream, self.wave.cohorts, self.programs.by_lane
-        self.fixed = [jax.device_get(self.programs.init_fixed(cohort.source)) for cohort in cohorts]
+        self.fixed = [jax.device_get(self.programs.init(cohort.source)) for cohort in cohorts]
         self.contexts = [stream.context(fixed) for fixed in self.fixed]
         everyone = tuple(range(len(cohorts)))
         count = [self.family.mode.eval_batches] * len(cohorts)
@@ -128,7 +129,7 @@ class _Loop:
         self.states: dict[Shape, Tree] = {}
         self.hypers: dict[Shape, Tree] = {}
         for shape, lanes in self.lanes.items():
-            fresh = jax.jit(lambda key, shape=shape: fresh_state(shape, key))
+            fresh = self.programs.fresh[shape]
             states = [m and (m.state or fresh(role_key(m.config.seed, "student"))) for m in lanes]
             self.states[shape] = jax.device_put(_stack(states), sharding)
             self.hypers[shape] = jax.device_put(_stack([m and m.hyper for m in lanes]), sharding)
@@ -143,36 +144,47 @@ class _Loop:
     def _chunk(self, active: list[Member]) -> None:
         """The next few steps of every active member."""
         start = time.perf_counter()
-        stream_of = {id(m): (self.cohort_of[id(m)], m.step) for m in active}
-        streams = sorted(set(stream_of.values()))
-        ahead = dict.fromkeys(streams, self._room())
-        for m in active:
-            ahead[stream_of[id(m)]] = min(ahead[stream_of[id(m)]], m.boundary() - m.step)
-        cohorts, steps = zip(*streams, strict=True)
-        staged = self._stage(cohorts, steps, [ahead[stream] for stream in streams], "data")
-        context = self._teachers(cohorts)[1]
+        ahead, staged, context = self.ready or self._ahead({m: m.step for m in active})
+        slots = {stream: slot for slot, stream in enumerate(ahead)}
+        stream_of = {m: (self.cohort_of[m], m.step) for m in active}
         for shape, lanes in self.lanes.items():
-            at = [stream_of.get(id(m)) for m in lanes]
+            at = [stream_of.get(m) if m else None for m in lanes]
             if not any(at):
                 continue
             first = [stream[1] if stream else 0 for stream in at]
             count = [ahead[stream] if stream else 0 for stream in at]
             every = [m.config.train.eval_every if m else 1 for m in lanes]
-            slot = [streams.index(stream) if stream else 0 for stream in at]
+            slot = [slots[stream] if stream else 0 for stream in at]
             arrays = self._integers(self.programs.by_lane, first, count, every, slot)
             self.states[shape] = self.programs.advance[shape](
                 self.states[shape], self.hypers[shape], *arrays, staged, context
             )
+        # The next batches are asked for before the host waits for these steps, so that the devices never wait for it
+        reached = {m: m.step + ahead[stream_of[m]] for m in active}
+        later = {m: step for m, step in reached.items() if step < m.steps}
+        self.ready = self._ahead(later) if later else None
         diverged = {shape: np.asarray(state["diverged"]) for shape, state in self.states.items()}
         before = sum(m.remaining_flops() for m in active)
         for m in active:
-            shape, lane = self.place[id(m)]
+            shape, lane = self.place[m]
             m.diverged = int(diverged[shape][lane])
-            m.step = m.diverged if m.diverged >= 0 else m.step + ahead[stream_of[id(m)]]
+            m.step = m.diverged if m.diverged >= 0 else reached[m]
         self._account(active, before, time.perf_counter() - start, max(ahead.values()))
         self._evaluate([m for m in active if not m.active or m.step % (m.config.train.eval_every or 1) == 0])
         self._checkpoint([m for m in active if m.active and m.step % (m.config.train.checkpoint_every or 1) == 0])
         self._finish([m for m in active if not m.active])
+
+    def _ahead(self, steps: dict[Member, int]) -> tuple[dict[tuple[int, int], int], Tree, Tree]:
+        """What the members' next steps need, from the steps where they will stand.
+
+        Returns the number of steps ahead of every (cohort, step) stream, their batches, and what students may see.
+        """
+        ahead: dict[tuple[int, int], int] = {}
+        for m, step in steps.items():
+            stream = (self.cohort_of[m], step)
+            ahead[stream] = min(ahead.get(stream, self._room()), m.boundary(step) - step)
+        cohorts, first = zip(*ahead, strict=True)
+        return ahead, self._stage(cohorts, first, list(ahead.values()), "data"), self._teachers(cohorts)[1]
 
     def _room(self) -> int:
         """Steps of the next chunk: what fits, and about half a second of work so that the bar moves."""
@@ -198,8 +210,7 @@ class _Loop:
         numbers = self._integers(p.replicated, *([*values, *padding] for values in (first, count, period)))
         offsets = np.arange(self.family.chunk).reshape(-1, p.devices).T.reshape(-1)  # step i lies on device i % devices
         (offsets,) = self._integers(p.by_lane, offsets)
-        staged = p.stage(self._teachers(cohorts)[0], jax.device_put(keys, p.replicated), *numbers, offsets)
-        return jax.device_put(staged, p.replicated)
+        return p.stage(self._teachers(cohorts)[0], jax.device_put(keys, p.replicated), *numbers, offsets)
 
     def _teachers(self, cohorts: Sequence[int]) -> tuple[Tree, Tree]:
         """What is fixed for each slot's cohort, and what its students may see of it, on all devices."""
@@ -212,11 +223,11 @@ class _Loop:
     def _evaluate(self, due: list[Member]) -> None:
         """Scores the members on their cohorts' evaluation batches and reports a line of history for each."""
         for shape, lanes in self.lanes.items():
-            here = [m for m in due if self.place[id(m)][0] == shape]
+            here = [m for m in due if self.place[m][0] == shape]
             if not here:
                 continue
             active = [int(m in here) if m else 0 for m in lanes]
-            slot = [self.cohort_of[id(m)] if m else 0 for m in lanes]
+            slot = [self.cohort_of[m] if m else 0 for m in lanes]
             arrays = self._integers(self.programs.by_lane, active, slot)
             state = self.states[shape]
             scores = self.programs.evaluate[shape](
@@ -224,7 +235,7 @@ class _Loop:
             )
             loss, sem, summed = (np.asarray(a) for a in (*scores, state["loss_sum"]))
             for m in here:
-                lane = self.place[id(m)][1]
+                lane = self.place[m][1]
                 every = m.config.train.eval_every or 1
                 since = (m.step - 1) % every + 1  # steps since the sum was last set to zero
                 m.loss, m.loss_sem = float(loss[lane]), float(sem[lane])
@@ -256,7 +267,7 @@ class _Loop:
             states = jax.device_get(self.states[shape])
             for m in members:
                 if m.shape == shape:
-                    lane = self.place[id(m)][1]
+                    lane = self.place[m][1]
                     yield m, jax.tree.map(lambda a, lane=lane: np.array(a[lane]), states)
 
     def _integers(self, sharding: Any, *arrays: Any) -> list[Any]:

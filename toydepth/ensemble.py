@@ -49,7 +49,7 @@ class Mode:
     precision: str
 
 
-@dataclass
+@dataclass(eq=False)  # a member is itself, whatever else looks like it
 class Member:
     """A run, or a run's twin, on its way: what it is, where it stands, and what was last seen of it."""
 
@@ -78,11 +78,11 @@ class Member:
     def active(self) -> bool:
         return self.step < self.steps and self.diverged < 0
 
-    def boundary(self) -> int:
-        """The next step at which the host must look: an evaluation, a checkpoint or the end."""
+    def boundary(self, step: int) -> int:
+        """The first step after `step` at which the host must look: an evaluation, a checkpoint or the end."""
         train = self.config.train
         assert train.eval_every and train.checkpoint_every
-        later = [(self.step // every + 1) * every for every in (train.eval_every, train.checkpoint_every)]
+        later = [(step // every + 1) * every for every in (train.eval_every, train.checkpoint_every)]
         return min(self.steps, *later)
 
     def remaining_flops(self) -> float:

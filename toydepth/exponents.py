@@ -29,7 +29,7 @@ from jaxtyping import Float
 from scipy.special import stdtrit
 
 Floor = Literal["none", "free"]
-Curve = tuple[Float[np.ndarray, "points"], Float[np.ndarray, "points"]]
+Curve = tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]
 
 CONVERGED_ABOVE = -0.1
 CLIMBING_ABOVE = 0.05  # what alpha must gain from the second half of the budget to be called climbing
@@ -50,7 +50,7 @@ class PowerLaw:
     floor: float
     r2: float
 
-    def __call__(self, x: Float[np.ndarray, "points"]) -> Float[np.ndarray, "points"]:
+    def __call__(self, x: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
         return self.c * np.asarray(x, float) ** -self.alpha + self.floor
 
 
@@ -108,12 +108,12 @@ _names = [f.name for f in fields(Exponent)]
 COLUMNS = tuple(_names[1 : _names.index("verdict") + 1])
 
 
-def alpha(x: Float[np.ndarray, "points"], loss: Float[np.ndarray, "points"]) -> float:
+def alpha(x: Float[np.ndarray, " points"], loss: Float[np.ndarray, " points"]) -> float:
     """Least-squares slope of log loss against log x, with its sign turned."""
     return power_law(x, loss).alpha
 
 
-def power_law(x: Float[np.ndarray, "points"], loss: Float[np.ndarray, "points"], floor: Floor = "none") -> PowerLaw:
+def power_law(x: Float[np.ndarray, " points"], loss: Float[np.ndarray, " points"], floor: Floor = "none") -> PowerLaw:
     """Fit loss = c * x^-alpha (+ floor, floor >= 0) by least squares on log loss.
 
     c is projected out; with a floor, (alpha, floor) start from the best point of a grid, so the result does
@@ -128,7 +128,7 @@ def power_law(x: Float[np.ndarray, "points"], loss: Float[np.ndarray, "points"],
 
 
 def local_slopes(
-    x: Float[np.ndarray, "points"], loss: Float[np.ndarray, "*curves points"]
+    x: Float[np.ndarray, " points"], loss: Float[np.ndarray, "*curves points"]
 ) -> tuple[Float[np.ndarray, "points-1"], Float[np.ndarray, "*curves points-1"]]:
     """Geometric midpoints of neighbouring (ascending) x, and -d log loss / d log x between them."""
     log_x = np.log(np.asarray(x, float))
@@ -234,7 +234,7 @@ class _Table:
 
     regime: dict[str, Any]
     variable: str
-    x: Float[np.ndarray, "points"]
+    x: Float[np.ndarray, " points"]
     loss: Float[np.ndarray, "replicates points"]
     twins: Float[np.ndarray, "2*twinned points"]
     seeds: list[tuple[int, ...]]
@@ -342,7 +342,8 @@ def _verdict(e: Exponent, t: _Table) -> str:
         return f"still climbing: {f'at least {e.ci_low:.2f}, now ' if e.ci_low > 0 else ''}{value}"
     if high is not None and high < 0 and slope < -CLIMBING_ABOVE:
         return f"still falling: at most {e.ci_high:.2f}, now {value}"
-    return f"not converged ({round(e.converged * known)} of {known} runs are): {value}"
+    word = "mostly" if e.converged > 0.5 else "not"
+    return f"{word} converged ({round(e.converged * known)} of {known} runs): {value}"
 
 
 def _notes(e: Exponent, t: _Table) -> list[str]:
@@ -391,15 +392,15 @@ def _power_laws(curves: Sequence[Curve], floor: Floor, lowest: float) -> list[Po
 
 
 def _slope(
-    log_z: Float[np.ndarray, "points"], y: Float[np.ndarray, "curves points"]
-) -> tuple[Float[np.ndarray, "curves"], Float[np.ndarray, "curves"]]:
+    log_z: Float[np.ndarray, " points"], y: Float[np.ndarray, "curves points"]
+) -> tuple[Float[np.ndarray, " curves"], Float[np.ndarray, " curves"]]:
     d = log_z - log_z.mean()
     return -(y @ d) / (d @ d), np.zeros(len(y))
 
 
 def _slope_and_floor(
-    log_z: Float[np.ndarray, "points"], y: Float[np.ndarray, "curves points"], lowest: float
-) -> tuple[Float[np.ndarray, "curves"], Float[np.ndarray, "curves"]]:
+    log_z: Float[np.ndarray, " points"], y: Float[np.ndarray, "curves points"], lowest: float
+) -> tuple[Float[np.ndarray, " curves"], Float[np.ndarray, " curves"]]:
     """Minimise |y - u - log(z^-a + b)|^2 over a, b and the level u, for all curves at once.
 
     Centring projects u out. A grid gives the start, Levenberg-Marquardt steps in (a, b) the rest. b is the
@@ -442,7 +443,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _spread(values: Float[np.ndarray, "replicates"]) -> float | None:
+def _spread(values: Float[np.ndarray, " replicates"]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 

@@ -58,7 +58,8 @@ def print_forecast(
     waves = sum(len(family.waves) for family in families)
     console.print(
         f"{len(configs)} runs, {done} of them done; {groups} shape groups in {waves} waves on {devices} devices\n"
-        f"students {students / 1e12:.3g} TFLOP, teachers {teachers / 1e12:.3g} TFLOP, memory about {memory / 1e6:.0f} MB\n"
+        f"students {students / 1e12:.3g} TFLOP, teachers {teachers / 1e12:.3g} TFLOP\n"
+        f"memory about {memory / 1e6:.0f} MB\n"
         f"predicted time {_duration(seconds)} and compilation, at {rate * devices / 1e9:.0f} GFLOP/s\n"
         f"folder {store.sweep_folder(configs[0])}",
         highlight=False,

@@ -22,7 +22,7 @@ Layers = Any  # the pytree of a block's parameters, every leaf with a leading ax
 EPSILON = 1e-6
 
 
-def rms_norm(h: Float[Array, width]) -> Float[Array, width]:
+def rms_norm(h: Float[Array, " width"]) -> Float[Array, " width"]:
     """h / sqrt(mean h^2), without a gain."""
     return h * jax.lax.rsqrt(jnp.mean(h * h) + EPSILON)
 
@@ -41,7 +41,7 @@ class Block(nnx.Module):
         self.b1 = uniform((hidden,), width)
         self.W2 = uniform((width, hidden), hidden)
 
-    def __call__(self, h: Float[Array, width]) -> Float[Array, width]:
+    def __call__(self, h: Float[Array, " width"]) -> Float[Array, " width"]:
         return h + self.W2[...] @ jnp.square(jax.nn.relu(self.W1[...] @ rms_norm(h) + self.b1[...]))
 
 
@@ -53,7 +53,7 @@ class Network:
     hidden: int
     depth: int
 
-    def init(self, key: PRNGKeyArray, index: Int[Array, layers] | None = None) -> Layers:
+    def init(self, key: PRNGKeyArray, index: Int[Array, " layers"] | None = None) -> Layers:
         """Fresh layers. Layer l is drawn from `fold_in(key, index[l])`; equal indices give equal layers."""
         index = jnp.arange(self.depth) if index is None else index
 
@@ -63,7 +63,7 @@ class Network:
 
         return jax.lax.map(layer, index)  # a map, since XLA compiles stacked random numbers very slowly
 
-    def block(self, layer: Any, h: Float[Array, width]) -> Float[Array, width]:
+    def block(self, layer: Any, h: Float[Array, " width"]) -> Float[Array, " width"]:
         """One block on one state vector."""
         shape = nnx.eval_shape(lambda: Block(self.width, self.hidden, rngs=nnx.Rngs(0)))
         graph, state = nnx.split(shape)
@@ -135,7 +135,7 @@ apply_layers.defvjp(_forward, _backward)
 def teacher_layers(
     network: Network,
     key: PRNGKeyArray,
-    index: Int[Array, layers],
+    index: Int[Array, " layers"],
     rho: Float[Array, ""],
     scale: Float[Array, ""],
 ) -> Layers:

@@ -22,7 +22,7 @@ Tree = Any
 def hyper_of(config: RunConfig) -> dict[str, float]:
     """The traced numbers of a resolved config's optimizer and schedule."""
     optimizer, schedule, scale = config.optimizer, config.schedule, config.rate_scale()
-    assert optimizer.lr is not None and optimizer.b2 is not None
+    assert optimizer.lr is not None and optimizer.adam_lr is not None and optimizer.b2 is not None
     assert optimizer.momentum is not None and schedule.decay_fraction is not None
     return {
         "lr": optimizer.lr * scale,

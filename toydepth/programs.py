@@ -9,6 +9,7 @@ depend on its company.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections import Counter
@@ -34,6 +35,8 @@ class Programs:
     """A family's compiled programs, for its fixed numbers of slots, steps and lanes.
 
     Attributes:
+        init: source -> what is fixed behind a stream's batches.
+        fresh: for each shape, key -> a member's state at step 0.
         stage: (fixed[K], keys[K, 2], first[K], count[K], period[K], offsets[S]) -> staged batches.
         advance: for each shape, (state, hyper, first, count, eval_every, slot, staged, context) -> state, donated.
         evaluate: for each shape, (params, hyper, active, slot, staged, context) -> (mean loss, its standard error).
@@ -47,8 +50,8 @@ class Programs:
         self.compile_seconds: dict[Any, float] = {}
         mode, slots = family.mode, family.slots
 
-        self.init_fixed = jax.jit(mode.stream.init)
-        fixed = jax.eval_shape(mode.stream.init, family.waves[0].cohorts[0].source)
+        init = self._traced("init", mode.stream.init, (family.waves[0].cohorts[0].source,))
+        fixed = init.out_info
         context = self._stacked(jax.eval_shape(mode.stream.context, fixed), slots, self.replicated)
         per_slot = self._array((slots,), jnp.int32, self.replicated)
         keys = self._array((slots, 2), jnp.uint32, self.replicated)
@@ -65,13 +68,14 @@ class Programs:
                 lambda a, rows=rows: self._array((*a.shape[:2], rows, *a.shape[3:]), a.dtype, self.replicated),
                 stage.out_info,
             )
-        jobs: dict[Any, Any] = {"stage": stage}
+        jobs: dict[Any, Any] = {"init": init, "stage": stage}
+        key = jax.eval_shape(jax.random.key, 0)
         for shape, width in family.width.items():
             lanes = width * self.devices
             member = next(m for w in family.waves for m in w.members if m.shape == shape)
-            state = self._stacked(
-                jax.eval_shape(lambda s=shape: fresh_state(s, jax.random.key(0))), lanes, self.by_lane
-            )
+            fresh = self._traced(("fresh", shape), functools.partial(fresh_state, shape), (key,))
+            jobs["fresh", shape] = fresh
+            state = self._stacked(fresh.out_info, lanes, self.by_lane)
             hyper = self._stacked(member.hyper, lanes, self.by_lane)
             whole = self._array((lanes,), jnp.int32, self.by_lane)
             arguments = (state, hyper, whole, whole, whole, whole, batches["train"], context)
@@ -82,7 +86,8 @@ class Programs:
             jobs["evaluate", shape] = self._traced(("evaluate", shape), _evaluate(shape, mode, mesh), arguments)
         with ThreadPoolExecutor(min(usable_cores(), len(jobs))) as pool:
             compiled = dict(zip(jobs, pool.map(self._compiled, jobs, jobs.values()), strict=True))
-        self.stage = compiled["stage"]
+        self.init, self.stage = compiled["init"], compiled["stage"]
+        self.fresh = {shape: compiled["fresh", shape] for shape in family.width}
         self.advance = {shape: compiled["advance", shape] for shape in family.width}
         self.evaluate = {shape: compiled["evaluate", shape] for shape in family.width}
 
@@ -149,14 +154,14 @@ def _staging(stream: Stream, batching: str, mesh: Mesh) -> Callable[..., Tree]:
 
             return _each(batching)(one)(offsets)
 
-        return jax.tree.map(lambda a: a[None], jax.lax.map(slot, (fixed, keys, first, count, period)))
+        return jax.lax.all_gather(jax.lax.map(slot, (fixed, keys, first, count, period)), "runs")
 
     spec = PartitionSpec()
     return jax.shard_map(
         local,
         mesh=mesh,
         in_specs=(spec, spec, spec, spec, spec, PartitionSpec("runs")),
-        out_specs=PartitionSpec("runs"),
+        out_specs=spec,
         check_vma=False,
     )
 

@@ -54,7 +54,7 @@ class Problem(Protocol):
         """A run's parameters at step 0."""
         ...
 
-    def losses(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, batch]:
+    def losses(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, " batch"]:
         """The loss of every sample of a batch."""
         ...
 

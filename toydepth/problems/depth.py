@@ -65,7 +65,7 @@ class DepthProblem:
         params = {"layers": layers | {"W2": jnp.zeros_like(layers["W2"])}}
         return params | {"head": jnp.zeros((self.stream.vocab, self.network.width))} if self._learns_head else params
 
-    def losses(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, batch]:
+    def losses(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, " batch"]:
         """MSE of the normalised final states, or KL(teacher || student) of the softmax outputs."""
         states = norm_rows(self.network(params["layers"], batch["inputs"]))
         if self.loss == "mse":
