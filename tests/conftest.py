@@ -31,6 +31,7 @@ def tiny():
         tree = {
             "teacher": {"depth": 6, "width": 4, "hidden": 8},
             "student": {"depth": 2},
+            "optimizer": {"name": "adam", "lr": 0.01},
             "train": {"steps": 40, "batch": 16, "eval_every": 10, "eval_batches": 3, "checkpoint_every": 20},
         }
         for name, value in fields.items():

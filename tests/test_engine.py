@@ -69,33 +69,18 @@ def counted():
     return lambda: (programs.traces - before[0], engine.passes - before[1])
 
 
-def test_one_trace_per_shape_group_and_one_teacher_pass_per_step_and_cohort(tiny, counted):
-    temperatures = (0.03, 0.3)
-    members = [
-        Member(f"{depth} {kind} {t} {seed}", tiny(**{
-            "student__depth": depth, "teacher__kind": kind, "seed": seed, "target__loss": "kl",
-            "target__temperature": t, "target__vocab": 8, "optimizer__lr": 0.01 * t,
-        }))
-        for depth in (1, 2, 3) for kind in ("tied", "independent") for t in temperatures for seed in (0, 1)
-    ]  # fmt: skip
-    memory = train(members)
-    traces, passes = counted()
-    assert len(memory.outcomes) == 24
-    assert traces == {"student": 3, "evaluation": 3, "teacher": 1}
-    assert passes == {"data": 4 * 40, "eval": 4 * 3}  # four cohorts, forty steps, three evaluation batches
-
-
 def test_other_shapes_are_traced_again(tiny, counted):
     train([Member("a", tiny()), Member("b", tiny(train__batch=8)), Member("c", tiny(student__hidden=6))])
     traces, _ = counted()
     assert traces == {"student": 3, "evaluation": 3, "teacher": 2}
 
 
-@pytest.mark.parametrize("loss", ["mse", "kl"])
-def test_a_run_alone_equals_the_run_in_company(tiny, loss):
-    company = train(grid(tiny, target__loss=loss))
+@pytest.mark.parametrize(("loss", "optimizer"), [("mse", "muon"), ("kl", "adam")])
+def test_a_run_alone_equals_the_run_in_company(tiny, loss, optimizer):
+    fields = {"target__loss": loss, "optimizer__name": optimizer}
+    company = train(grid(tiny, **fields))
     for name in ("tied 3 1", "independent 1 0"):
-        member = next(m for m in grid(tiny, target__loss=loss) if m.name == name)
+        member = next(m for m in grid(tiny, **fields) if m.name == name)
         alone = train([member], devices=jax.local_devices()[:1])
         assert alone.rows[name] == company.rows[name]
         assert same(alone.finals[name], company.finals[name])

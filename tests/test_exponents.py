@@ -136,10 +136,10 @@ VERDICTS = {
     "converged: 2.": table(),
     "still climbing: at least 2.": table(gain=0.5, slope=-0.3),
     "still falling: at most 2.": table(gain=-0.5, slope=-1.5),
-    "not converged (0 of 18 runs are): ": table(gain=0.0, slope=-0.3),
+    "not converged (0 of 18 runs): ": table(gain=0.0, slope=-0.3),
     "convergence unknown (no half-budget twins): 2.": table(gain=None),
     "converged where known (6 of 18 runs": None,
-    "not converged (0 of 6 runs are): 2.": table(replicates=1, gain=0.5, slope=-0.3),
+    "not converged (0 of 6 runs): 2.": table(replicates=1, gain=0.5, slope=-0.3),
     "no exponent: a replicate needs 2 values of student.depth, the fullest has 1": table(depths=[8]),
     "no exponent: no run is done": table().with_columns(status=pl.lit("diverged")),
 }

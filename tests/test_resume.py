@@ -13,8 +13,8 @@ import pytest
 from toydepth import store
 
 SIZE = [
-    "teacher.depth=8", "teacher.width=4", "teacher.hidden=8", "train.batch=32", "train.steps=4000", "optimizer=adam",
-    "train.eval_every=500", "train.eval_batches=2", "train.checkpoint_every=500", "sweep.name=s",
+    "teacher.depth=8", "teacher.width=4", "teacher.hidden=8", "train.batch=32", "train.steps=2000", "optimizer=adam",
+    "train.eval_every=250", "train.eval_batches=2", "train.checkpoint_every=500", "sweep.name=s",
 ]  # fmt: skip
 GRID = ["teacher=tied,independent", "student.depth=1,2", "seed=0,1,2"]
 LARGER = ["teacher=tied,independent", "student.depth=1,2,3", "seed=0,1,2,3"]

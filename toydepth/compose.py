@@ -53,7 +53,7 @@ def compose_and_call(task: Task, words: list[str]) -> int:
     register()
     parser = get_args_parser()
     parser.error = _refuse_arguments  # type: ignore[method-assign]
-    flags = parser.parse_args(words)
+    flags = parser.parse_intermixed_args(words)  # flags may stand between overrides
     shows = flags.hydra_help or flags.cfg or flags.info or flags.shell_completion
     if not shows and not flags.run:  # unless told, Hydra loses the first error in deciding between its two modes
         words = ["--multirun", *[word for word in words if word not in ("-m", "--multirun")]]
