@@ -1,13 +1,18 @@
 """Two CPU devices for every test, as on a two-core laptop, settled before JAX starts; programs compiled once."""
 
 import os
+import sys
 
+import absl.logging
 import jax
 import pytest
 
 from toydepth.config import parse, resolve
 
 jax.config.update("jax_num_cpu_devices", 2)
+# When logging is configured anew, absl closes the stream that its handler holds, unless it is one of the process's own;
+# here it would be the file into which pytest captures.
+absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 
 @pytest.fixture(autouse=True, scope="session")

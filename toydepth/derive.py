@@ -60,15 +60,31 @@ def derive(
 
 def print_table(fits: Sequence[Exponent]) -> None:
     """Prints a row per regime: the fields that tell it apart, how much it rests on, and its exponent in words."""
-    names = list(dict.fromkeys(name for fit in fits for name in fit.regime))
-    telling = [name for name in names if len({fit.regime.get(name) for fit in fits}) > 1] or names[:1]
+    names = _telling(fits)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in [*telling, "runs", "replicates", f"exponent of loss in {fits[0].variable}" if fits else "exponent"]:
-        table.add_column(name, overflow="fold")
+    for name in [*names, "runs", "replicates"]:
+        table.add_column(name, no_wrap=True)
+    table.add_column(f"exponent of loss in {fits[0].variable}" if fits else "exponent", min_width=40)
     for fit in fits:
-        regime = [str(fit.regime.get(name)) for name in telling]
+        regime = [_shown(fit.regime.get(name)) for name in names]
         table.add_row(*regime, str(fit.n_runs), str(fit.n_replicates), fit.verdict)
-    Console().print(table)
+    console = Console()
+    console.print(table, width=None if console.is_terminal else 120)
+
+
+def _telling(fits: Sequence[Exponent]) -> list[str]:
+    """The fewest of the regimes' fields, in order, that tell them apart; the first one where there is one regime."""
+    names: list[str] = []
+    told = 1
+    for name in dict.fromkeys(name for fit in fits for name in fit.regime):
+        apart = len({tuple(fit.regime.get(n) for n in (*names, name)) for fit in fits})
+        if apart > told or not names:
+            names, told = ([name] if told == 1 else [*names, name]), apart
+    return names
+
+
+def _shown(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 @contextmanager
