@@ -16,8 +16,8 @@ SIZE = [
     "teacher.depth=8", "teacher.width=4", "teacher.hidden=8", "train.batch=32", "train.steps=2000", "optimizer=adam",
     "train.eval_every=250", "train.eval_batches=2", "train.checkpoint_every=500", "sweep.name=s",
 ]  # fmt: skip
-GRID = ["teacher=tied,independent", "student.depth=1,2", "seed=0,1,2"]
-LARGER = ["teacher=tied,independent", "student.depth=1,2,3", "seed=0,1,2,3"]
+GRID = ["teacher=tied,independent", "student.depth=1", "seed=0,1"]
+LARGER = ["teacher=tied,independent", "student.depth=1,2", "seed=0,1,2"]
 
 
 def command(words):
@@ -70,7 +70,7 @@ def test_kill_and_repeat_with_more(undisturbed, tmp_path):
 
     done = run(tmp_path, [*LARGER, *SIZE])
     assert done.returncode == 0, done.stderr
-    assert f"24 done ({len(finished)} of them before)" in done.stdout
+    assert f"12 done ({len(finished)} of them before)" in done.stdout
     for path, stamp in stamps.items():
         assert (path / "result.json").stat().st_mtime_ns == stamp  # not trained again
     for path, lines in begun.items():
@@ -114,7 +114,7 @@ def test_the_same_command_again_trains_nothing(undisturbed):
     before = {path: path.stat().st_mtime_ns for path in Path(undisturbed).rglob("result.json")}
     done = run(undisturbed, [*LARGER, *SIZE])
     assert done.returncode == 0
-    assert "24 done (24 of them before)" in done.stdout
+    assert "12 done (12 of them before)" in done.stdout
     assert "left" not in done.stderr  # no bar
     assert {path: path.stat().st_mtime_ns for path in Path(undisturbed).rglob("result.json")} == before
 
@@ -132,4 +132,4 @@ def test_sigterm_checkpoints_and_the_same_command_continues(undisturbed, tmp_pat
     assert done.returncode == 0, done.stderr
     expected = results(undisturbed)
     assert all(numbers == expected[name] for name, numbers in results(tmp_path).items())
-    assert len(results(tmp_path)) == 12
+    assert len(results(tmp_path)) == 4

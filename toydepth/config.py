@@ -369,6 +369,11 @@ def run_id(config: RunConfig) -> str:
     return "-".join([*config.slug(), hashlib.sha256(text.encode()).hexdigest()[:8]])
 
 
+def has_twin(config: RunConfig) -> bool:
+    """Whether a run is compared with one at half its steps."""
+    return config.train.twin and config.train.steps >= 2
+
+
 def twin(config: RunConfig) -> RunConfig:
     """The resolved config's half-budget twin: half the steps, evaluated at as many points."""
     train = config.train

@@ -11,13 +11,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from . import exponents, figures, store
+from . import exponents, store
 from .config import ConfigError
 from .exponents import Exponent, Floor
 
 
 def derive(
-    folder: Path, variable: str = "student.depth", floor: Floor = "none", out: Path | None = None
+    folder: Path, variable: str = "student.depth", floor: Floor = "none", out: Path | None = None, figure: bool = True
 ) -> list[Exponent]:
     """Fits a sweep's folder and writes runs.parquet, exponents.csv, exponents.json and alpha.png.
 
@@ -26,6 +26,7 @@ def derive(
         variable: the swept size that loss is a power of.
         floor: fit loss = c x^-alpha ("none"), or with a floor added ("free").
         out: where to write; the sweep's folder unless given.
+        figure: draw alpha.png even if there is one.
 
     Returns:
         One exponent per regime; its `verdict` says what is wrong where `alpha` is None.
@@ -53,8 +54,12 @@ def derive(
         exponents.to_frame(fits).write_csv(path)
     with _whole(out / "exponents.json") as path:
         path.write_text(json.dumps(exponents.to_dicts(fits), indent=1) + "\n")
+    if not figure and (out / "alpha.png").exists():
+        return fits
+    from . import figures  # last, since matplotlib takes its time
+
     with _whole(out / "alpha.png") as path:
-        figures.alpha_figure(fits, runs, store.histories(folder), path)
+        figures.alpha_figure(fits, runs, store.histories(folder), path, store.provenance(folder))
     return fits
 
 
@@ -69,7 +74,9 @@ def print_table(fits: Sequence[Exponent]) -> None:
         regime = [_shown(fit.regime.get(name)) for name in names]
         table.add_row(*regime, str(fit.n_runs), str(fit.n_replicates), fit.verdict)
     console = Console()
-    console.print(table, width=None if console.is_terminal else 120)
+    if not console.is_terminal:
+        console = Console(width=120)
+    console.print(table)
 
 
 def _telling(fits: Sequence[Exponent]) -> list[str]:

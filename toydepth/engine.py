@@ -7,7 +7,6 @@ The loop knows no problem and no folder: it reports to a `Recorder`.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections import Counter
@@ -19,7 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from .ensemble import Family, Member, Shape, Wave, usable_cores
+from .ensemble import Family, Member, Shape, Wave
 from .optimizer import factor
 from .problems import ROLES
 from .programs import Programs
@@ -64,14 +63,6 @@ class Recorder(Protocol):
     def interrupted(self) -> bool:
         """Whether to checkpoint everything and stop."""
         ...
-
-
-def setup(devices: int | None) -> list[Any]:
-    """The devices to use: all, or the first few. On CPU each core is one, which is settled before JAX starts."""
-    with contextlib.suppress(RuntimeError):  # JAX has started already: what it has is what there is
-        jax.config.update("jax_num_cpu_devices", devices or usable_cores())
-    found = jax.local_devices()
-    return found[: devices or len(found)]
 
 
 def train(family: Family, devices: Sequence[Any], recorder: Recorder) -> bool:

@@ -243,8 +243,3 @@ def tree_bytes(tree: Tree) -> int:
 def free_gb() -> float:
     """Memory that is free on this machine, in GB."""
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9
-
-
-def usable_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, ScalarFormatter
+from matplotlib.ticker import FixedLocator, LogLocator, NullLocator, ScalarFormatter
 
 from toydepth.exponents import Exponent, members, usable
 
@@ -146,7 +146,7 @@ def _curves(ax: Axes, exponents: Sequence[Exponent], runs: pl.DataFrame, histori
     chosen = sorted(shades) if len(shades) <= 6 else [min(shades), max(shades)]
     handles = [Line2D([], [], color=_mix("#333333", shades[x]), label=f"{name} {x:g}") for x in chosen]
     if handles:
-        ax.legend(handles=handles, loc="lower left")
+        ax.legend(handles=handles, loc="lower left", ncols=2, frameon=True, edgecolor="none", framealpha=0.8)
     _say_if_empty(ax, "no histories")
 
 
@@ -172,11 +172,9 @@ def _mean_history(histories: Sequence[pl.DataFrame]) -> tuple[np.ndarray, np.nda
 def _log_axes(ax: Axes, label: str, ticks: Sequence[float]) -> None:
     ax.set_xscale("log")
     ax.set_xlabel(label)
-    if 0 < len(ticks) <= 9:
-        ax.xaxis.set_major_locator(FixedLocator(ticks))
-        ax.xaxis.set_major_formatter(ScalarFormatter())
-        ax.xaxis.set_minor_locator(NullLocator())
-        ax.xaxis.set_minor_formatter(NullFormatter())
+    ax.xaxis.set_major_locator(FixedLocator(ticks) if 0 < len(ticks) <= 9 else LogLocator(subs=(1, 2, 5)))
+    ax.xaxis.set_major_formatter(ScalarFormatter())
+    ax.xaxis.set_minor_locator(NullLocator())
     if len(ticks) == 1:
         ax.set_xlim(ticks[0] / 2, ticks[0] * 2)
 

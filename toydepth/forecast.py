@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import jax
 from rich.console import Console
 from rich.table import Table
 
-from . import store
 from .config import RunConfig
-from .ensemble import Family, Member, member_bytes, parameters, state_bytes, tree_bytes
+from .ensemble import Family, Member, member_bytes, parameters, plan, state_bytes, tree_bytes
 from .problems import source_of
+from .training import members_of
 
 CALIBRATION_SECONDS = 2.0
 
 
 def print_forecast(
-    configs: Sequence[RunConfig], members: Sequence[Member], families: Sequence[Family], done: int, devices: int
+    configs: Sequence[RunConfig], unfinished: Mapping[str, RunConfig], folder: Path, devices: Sequence[Any]
 ) -> None:
     """Prints the plan of a command.
 
     Args:
         configs: the distinct resolved configs.
-        members: the runs and twins that are still to be trained.
-        families: the same, as planned.
-        done: how many of the configs' runs have ended before.
-        devices: how many devices would train.
+        unfinished: those whose runs have not ended, by run id.
+        folder: the sweep's folder.
+        devices: what would train.
     """
+    members = members_of(unfinished, folder)
+    families = plan(members, len(devices), configs[0].runtime.memory_gb)
+    _print(len(configs), len(configs) - len(unfinished), members, families, folder, len(devices))
+
+
+def _print(
+    runs: int, done: int, members: Sequence[Member], families: Sequence[Family], folder: Path, devices: int
+) -> None:
     console = Console()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("shape group", "optimizer", "runs", "twins", "parameters", "TFLOP", "memory MB"):
@@ -57,11 +66,11 @@ def print_forecast(
     groups = sum(len(family.width) for family in families)
     waves = sum(len(family.waves) for family in families)
     console.print(
-        f"{len(configs)} runs, {done} of them done; {groups} shape groups in {waves} waves on {devices} devices\n"
+        f"{runs} runs, {done} of them done; {groups} shape groups in {waves} waves on {devices} devices\n"
         f"students {students / 1e12:.3g} TFLOP, teachers {teachers / 1e12:.3g} TFLOP\n"
         f"memory about {memory / 1e6:.0f} MB\n"
         f"predicted time {_duration(seconds)} and compilation, at {rate * devices / 1e9:.0f} GFLOP/s\n"
-        f"folder {store.sweep_folder(configs[0])}",
+        f"folder {folder}",
         highlight=False,
     )
 

@@ -22,7 +22,8 @@ import jax.numpy as jnp
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .ensemble import Family, Mode, Shape, usable_cores
+from .devices import usable_cores
+from .ensemble import Family, Mode, Shape
 from .optimizer import build, factor
 from .problems import Stream
 

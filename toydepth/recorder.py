@@ -18,13 +18,12 @@ import numpy as np
 from tqdm import tqdm
 
 from . import checkpoint, store
-from .config import RunConfig
+from .config import has_twin
 from .engine import Outcome
 from .ensemble import Member, parameters
 from .programs import fresh_state
 
 Tree = Any
-TWIN = "/twin"
 CONVERGED = -0.1  # log2(loss at N steps / loss at N/2), above which a run has converged
 
 
@@ -63,7 +62,7 @@ class FolderRecorder:
     def evaluated(self, member: Member, row: dict[str, float | None]) -> None:
         folder = self._folder(member)
         store.append_history(folder, row)
-        if not member.name.endswith(TWIN):
+        if not member.name.endswith(store.TWIN):
             store.write_status(folder, "running", member.step)
             self.losses[member.name] = member.loss
             self._postfix(member)
@@ -75,7 +74,7 @@ class FolderRecorder:
 
     def finished(self, member: Member, outcome: Outcome, state: Tree) -> None:
         self._raise()
-        run, twin = member.name.removesuffix(TWIN), member.name.endswith(TWIN)
+        run, twin = member.name.removesuffix(store.TWIN), member.name.endswith(store.TWIN)
         ended = self.ended.setdefault(run, {})
         ended["twin" if twin else "run"] = (member, outcome, state)
         if twin:
@@ -96,7 +95,7 @@ class FolderRecorder:
 
     def failed(self, member: Member, message: str) -> None:
         """Records that a member could not be trained; whatever it has on disk stays."""
-        folder = store.run_folder(self.folder, member.name.removesuffix(TWIN))
+        folder = store.run_folder(self.folder, member.name.removesuffix(store.TWIN))
         store.write_status(folder, "failed", member.step, message)
 
     def close(self) -> None:
@@ -133,7 +132,7 @@ class FolderRecorder:
             return outcome.loss if outcome.status == "done" else math.nan
         if not has_twin(member.config):
             return math.nan
-        earlier = store.read_json(store.run_folder(self.folder, run + TWIN) / "result.json")
+        earlier = store.read_json(store.run_folder(self.folder, run + store.TWIN) / "result.json")
         if not earlier:
             return None
         return earlier["loss"] if earlier["status"] == "done" else math.nan
@@ -185,11 +184,6 @@ class FolderRecorder:
             )
             text = f"{self.done}/{self.runs} runs done{spread}"
         self.bar.set_postfix_str(text, refresh=False)
-
-
-def has_twin(config: RunConfig) -> bool:
-    """Whether a run is compared with one at half its steps."""
-    return config.train.twin and config.train.steps >= 2
 
 
 def resume(folder: Path, member: Member) -> None:

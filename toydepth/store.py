@@ -32,6 +32,7 @@ RESULT = {
     "seconds": pl.Float64,
 }
 ADHOC = "adhoc"
+TWIN = "/twin"  # behind a run's id: the name of its twin
 
 
 def sweep_folder(config: RunConfig) -> Path:
@@ -176,6 +177,14 @@ def collect(folder: Path) -> pl.DataFrame:
         return pl.DataFrame()
     frame = pl.DataFrame(rows, infer_schema_length=None)
     return frame.with_columns(pl.col(name).cast(dtype) for name, dtype in RESULT.items())
+
+
+def provenance(folder: Path) -> str:
+    """The command that made a sweep, and the commits of its finished runs."""
+    results = (read_json(path) for path in (folder / "runs").glob("*/result.json"))
+    commits = sorted({result["commit"] for result in results if result.get("commit")})
+    command = read_json(folder / "sweep.json").get("command", "")
+    return command + (f"   (commit {', '.join(commits)})" if commits else "")
 
 
 def histories(folder: Path) -> dict[str, pl.DataFrame]:
