@@ -12,13 +12,14 @@ import pytest
 from toydepth import engine, ensemble, programs
 from toydepth.config import twin
 from toydepth.ensemble import Member
+from toydepth.problems.depth import TeacherStream
 
 
 class Memory:
     """A recorder that remembers."""
 
     def __init__(self, stop: Callable[[], bool] = lambda: False):
-        self.rows, self.states, self.outcomes, self.finals = {}, {}, {}, {}
+        self.rows, self.states, self.outcomes, self.finals, self.last, self.scores = {}, {}, {}, {}, {}, {}
         self.interrupted = stop
 
     def evaluated(self, member, row):
@@ -29,6 +30,7 @@ class Memory:
 
     def finished(self, member, outcome, state):
         self.outcomes[member.name], self.finals[member.name] = outcome, state["params"]
+        self.last[member.name], self.scores[member.name] = state, (outcome.loss, outcome.loss_sem)
 
     def progress(self, flops):
         pass
@@ -39,7 +41,8 @@ def train(members, devices=None, **options):
     memory = Memory(**options)
     devices = devices or jax.local_devices()
     for family in ensemble.plan(members, len(devices)):
-        if not engine.train(family, devices, memory):
+        prepared = engine.prepare(family, devices)
+        if not all(engine.train(prepared, wave, memory) for wave in family.waves):
             break
     return memory
 
@@ -67,6 +70,27 @@ def counted():
     """How often programs are traced and batches drawn while a test runs."""
     before = (Counter(programs.traces), Counter(engine.passes))
     return lambda: (programs.traces - before[0], engine.passes - before[1])
+
+
+@pytest.mark.parametrize("batching", ["map", "vmap"])
+def test_a_cohorts_teacher_runs_once_per_step_on_whatever_device(tiny, monkeypatch, batching):
+    drawn = Counter()
+    draw = TeacherStream.draw
+
+    def counted_draw(self, fixed, key):
+        jax.debug.callback(lambda data: drawn.update([data.tobytes()]), jax.random.key_data(key))
+        return draw(self, fixed, key)
+
+    monkeypatch.setattr(TeacherStream, "draw", counted_draw)
+    members = [
+        Member(f"{lr} {loss}", tiny(optimizer__lr=lr, target__loss=loss, runtime__batching=batching))
+        for lr in (0.01, 0.02)
+        for loss in ("mse", "kl")
+    ]
+    train(members)
+    jax.effects_barrier()
+    assert len(drawn) == 40 + 3  # steps and evaluation batches
+    assert set(drawn.values()) == {1}
 
 
 def test_other_shapes_are_traced_again(tiny, counted):
@@ -121,7 +145,12 @@ def test_history_has_every_evaluation_and_the_right_rates(tiny):
     assert [row["tau"] for row in rows] == pytest.approx([0, 0.2, 0.4, 0.5])
     assert rows[0]["train_loss"] is None
     assert all(row["loss_sem"] < row["loss"] for row in rows)
-    assert rows[1]["train_loss"] == pytest.approx(rows[1]["loss"], rel=1.0)
+    each = train(
+        [Member("a", dataclasses.replace(config, train=dataclasses.replace(config.train, eval_every=1)))]
+    ).rows["a"]
+    for i, j in ((0, 10), (10, 20), (20, 25)):
+        mean = sum(row["train_loss"] for row in each[i + 1 : j + 1]) / (j - i)
+        assert next(row for row in rows if row["step"] == j)["train_loss"] == pytest.approx(mean, rel=1e-5)
 
 
 def test_a_fixed_data_set_is_reused(tiny):
@@ -179,6 +208,21 @@ def test_an_interrupted_run_continues_bit_for_bit(tiny, monkeypatch):
         assert same(final, second.finals.get(name, first.finals.get(name)))
 
 
+def test_a_run_stopped_at_its_start_has_nothing_to_continue_from(tiny):
+    assert train([Member("a", tiny())], stop=lambda: True).states == {}
+
+
+def test_a_run_stopped_behind_its_last_step_is_finished(tiny):
+    whole = train([Member("a", tiny())])
+    late = Member("a", tiny())
+    late.step, late.state = 40, whole.last["a"]
+    late.first_loss, late.loss, late.loss_sem = whole.rows["a"][0]["loss"], *whole.scores["a"]
+    again = train([late])
+    assert again.outcomes["a"].loss == whole.outcomes["a"].loss
+    assert same(again.finals, whole.finals)
+    assert again.rows == {}
+
+
 def test_members_of_one_ensemble_may_stand_at_different_steps(tiny):
     whole = train([Member("a", tiny(seed=1)), Member("b", tiny(seed=1, optimizer__lr=0.02))])
     looks = itertools.count()
@@ -201,8 +245,8 @@ def test_plan_keeps_cohorts_together_and_finishes_first_replicates_first(tiny):
 
 
 def test_plan_splits_what_does_not_fit(tiny):
-    (roomy,) = ensemble.plan(grid(tiny), 1, memory_gb=1.0)
+    (roomy,) = ensemble.plan(grid(tiny), 1, memory=1e9)
     one = sum(ensemble.member_bytes(m, "map") for m in roomy.waves[0].members)
-    (tight,) = ensemble.plan(grid(tiny), 1, memory_gb=one / 2 / 1e9)
+    (tight,) = ensemble.plan(grid(tiny), 1, memory=one / 2)
     assert len(tight.waves) > len(roomy.waves)
     assert sum(len(wave.members) for wave in tight.waves) == len(grid(tiny))

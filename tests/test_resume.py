@@ -16,6 +16,7 @@ SIZE = [
     "teacher.depth=8", "teacher.width=4", "teacher.hidden=8", "train.batch=32", "train.steps=2000", "optimizer=adam",
     "train.eval_every=250", "train.eval_batches=2", "train.checkpoint_every=500", "sweep.name=s",
 ]  # fmt: skip
+STEPS = 2000
 GRID = ["teacher=tied,independent", "student.depth=1", "seed=0,1"]
 LARGER = ["teacher=tied,independent", "student.depth=1,2", "seed=0,1,2"]
 
@@ -97,7 +98,7 @@ def wait_for_the_middle(process, folder):
 def middle(folder):
     found = runs(folder).values()
     finished = [path for path in found if store.status(path) == "done"]
-    return finished, [path for path in found if path not in finished and steps(path)]
+    return finished, [path for path in found if path not in finished and 0 < max(steps(path), default=0) < STEPS]
 
 
 def steps(run):

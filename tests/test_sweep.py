@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import toydepth
-from toydepth import cli, engine, programs, store
+from toydepth import checkpoint, cli, engine, programs, store
 
 TINY = [
     "teacher.depth=6", "teacher.width=4", "teacher.hidden=8", "train.batch=16", "train.steps=40",
@@ -99,6 +99,37 @@ def test_hopeless_rates_are_recorded_and_left_out(here, loss, capsys):
         assert "2 diverged" in found[name, 1e6][1]
     assert "4 diverged" in capsys.readouterr().out
     assert run(*common, "optimizer.lr=0.01,1e6", "sweep.name=mixed") == 1  # nothing to do, and still not all done
+
+
+def test_a_run_killed_before_its_result_was_written_is_finished_from_its_checkpoint(here):
+    words = ["-m", "student.depth=1,2", "sweep.name=s"]
+    assert run(*words) == 0
+    expected = results("outputs/s")
+    histories = {path: path.read_text() for path in Path("outputs/s").rglob("history.jsonl")}
+    for path in Path("outputs/s/runs").iterdir():
+        (path / "result.json").unlink()
+        store.write_status(path, "running", 40)
+    assert run(*words) == 0
+    assert results("outputs/s") == expected
+    assert {path: path.read_text() for path in Path("outputs/s").rglob("history.jsonl")} == histories
+
+
+def test_what_cannot_be_written_fails_its_own_run_only(here, monkeypatch):
+    save = checkpoint.save
+
+    def full(path, tree):
+        if "-d1-" in str(path) and path.name == "params":
+            raise OSError(28, "No space left on device")
+        save(path, tree)
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    words = ["-m", "student.depth=1,2,4", "sweep.name=s"]
+    assert run(*words) == 1
+    found = store.collect(Path("outputs/s")).select("student.depth", "status", "message")
+    assert {d: s for d, s, _ in found.iter_rows()} == {1: "failed", 2: "done", 4: "done"}
+    assert "No space left" in found.filter(pl.col("status") == "failed")["message"][0]
+    monkeypatch.setattr(checkpoint, "save", save)
+    assert run(*words) == 0
 
 
 def test_a_single_run_speaks_in_few_lines(here):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import orbax.checkpoint as ocp
 
 Tree = Any
+log = logging.getLogger(__name__)
 
 
 class CheckpointError(ValueError):
@@ -37,7 +38,8 @@ def restore(path: Path, template: Tree) -> Tree:
             arguments = ocp.args.PyTreeRestore(item=names, restore_args=wanted)
             found = checkpointer.restore(path.absolute(), args=arguments)
     except Exception as error:
-        raise CheckpointError(f"{path}: {str(error).splitlines()[0][:200]}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{path}: {reason[:200]}") from error
     for name, leaf in names.items():
         if found[name].shape != leaf.shape or found[name].dtype != leaf.dtype:
             raise CheckpointError(
@@ -57,8 +59,10 @@ def save_step(folder: Path, step: int, tree: Tree) -> None:
 def restore_latest(folder: Path, template: Tree) -> tuple[int, Tree] | None:
     """The latest readable (step, tree); None where there is none. Broken ones are passed over."""
     for step in reversed(steps(folder)):
-        with contextlib.suppress(CheckpointError):
+        try:
             return step, restore(folder / str(step), template)
+        except CheckpointError as error:
+            log.warning("passed over a broken checkpoint: %s", error)
     return None
 
 

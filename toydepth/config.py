@@ -32,34 +32,42 @@ def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else check(value)
 
 
-def integer(default: int | None, low: int, **more: Any) -> Any:
-    """A whole number of at least `low`; a default of None stands for a value that `resolve` fills in."""
+def integer(default: int | None, low: int, high: int = 2**53, **more: Any) -> Any:
+    """A whole number in [low, high]; a default of None stands for a value that `resolve` fills in."""
 
     def check(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError
-        if not math.isfinite(value) or int(value) != value or value < low:
+        if not math.isfinite(value) or int(value) != value or not low <= value <= high:
             raise ValueError
         return int(value)
 
     null = default is None
-    allowed = f"a whole number, at least {low}" + (", or null" if null else "")
+    top = "" if high == 2**53 else f" and at most {high}"
+    allowed = f"a whole number, at least {low}{top}" + (", or null" if null else "")
     return _field(default, _optional(check) if null else check, allowed, **more)
 
 
-def real(default: float | None, low: float, high: float = math.inf, open_low: bool = False, **more: Any) -> Any:
-    """A finite number in [low, high], or in (low, high] with `open_low`."""
+def real(
+    default: float | None,
+    low: float,
+    high: float = math.inf,
+    open_low: bool = False,
+    open_high: bool = False,
+    **more: Any,
+) -> Any:
+    """A finite number in [low, high], without an end that is open."""
 
     def check(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError
-        if value < low or value > high or (open_low and value == low):
+        if value < low or value > high or (open_low and value == low) or (open_high and value == high):
             raise ValueError
         return float(value)
 
     null = default is None
     bound = f"above {low:g}" if open_low else f"at least {low:g}"
-    top = "" if high == math.inf else f" and at most {high:g}"
+    top = "" if high == math.inf else f" and below {high:g}" if open_high else f" and at most {high:g}"
     allowed = f"a finite number {bound}{top}" + (", or null" if null else "")
     return _field(default, _optional(check) if null else check, allowed, **more)
 
@@ -112,7 +120,7 @@ class Teacher:
     depth: int = integer(64, 1)
     width: int = integer(16, 1)
     hidden: int | None = integer(None, 1)  # resolved: 4 x width
-    seed: int | None = integer(None, 0)  # resolved: the run's seed
+    seed: int | None = integer(None, 0, 2**32 - 1)  # resolved: the run's seed
     block_size: int = integer(8, 1)
     rho: float = real(0.5, 0.0, 1.0)
     scale: float = real(1.0, 0.0)
@@ -149,10 +157,10 @@ class Optimizer:
     lr: float | None = real(None, 0.0, open_low=True)  # resolved: the optimizer's own, see `RATES`
     adam_lr: float | None = real(None, 0.0, open_low=True)  # resolved: lr
     depth_power: float = real(0.5, -10.0, 10.0)
-    weight_decay: float = real(0.0, 0.0)
-    momentum: float | None = real(None, 0.0, 1.0)  # resolved: 0.95 for muon, 0 for sgd
-    b1: float = real(0.9, 0.0, 1.0)
-    b2: float | None = real(None, 0.0, 1.0)  # resolved: 0.99 beside muon, else 0.999
+    weight_decay: float | None = real(None, 0.0)  # resolved: 0.01 for adamw, 0 for the others
+    momentum: float | None = real(None, 0.0, 1.0, open_high=True)  # resolved: 0.95 for muon, 0 for sgd
+    b1: float = real(0.9, 0.0, 1.0, open_high=True)
+    b2: float | None = real(None, 0.0, 1.0, open_high=True)  # resolved: 0.99 beside muon, else 0.999
     eps: float = real(1e-8, 0.0, open_low=True)
 
 
@@ -215,7 +223,7 @@ class RunConfig:
     """The fields that every problem has."""
 
     problem: str = choice("depth", "depth")
-    seed: int = integer(0, 0)
+    seed: int = integer(0, 0, 2**32 - 1)
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
     train: Train = field(default_factory=Train)
@@ -243,6 +251,8 @@ class RunConfig:
         """Raises `ConfigError` for combinations that no single field shows."""
         if self.data.unique % self.train.batch:
             refuse("data.unique", self.data.unique, f"0, or a multiple of train.batch={self.train.batch}")
+        if self.optimizer.name == "adam" and self.optimizer.weight_decay:
+            refuse("optimizer.weight_decay", self.optimizer.weight_decay, "0 with optimizer=adam; adamw decays weights")
         if self.schedule.warmup + (self.schedule.decay_fraction or 0.0) > 1.0:
             refuse("schedule.warmup", self.schedule.warmup, "together with schedule.decay_fraction at most 1")
 
@@ -257,6 +267,7 @@ class RunConfig:
                 optimizer,
                 lr=lr,
                 adam_lr=lr,
+                weight_decay=0.01 if optimizer.name == "adamw" else 0.0,
                 momentum=0.95 if muon else 0.0,
                 b2=0.99 if muon else 0.999,
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,3 +30,21 @@ def setup(devices: int | None, compile_cache: str | None = None) -> list[Any]:
 def usable_cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory(devices: Sequence[Any], limit_gb: float | None) -> float:
+    """Bytes that training may use: the limit if there is one, else half of what is free on the devices."""
+    if limit_gb is not None:
+        return limit_gb * 1e9
+    statistics = [device.memory_stats() for device in devices]
+    if all(statistics):
+        return 0.5 * sum(found["bytes_limit"] - found["bytes_in_use"] for found in statistics)
+    return 0.5 * _free_bytes()
+
+
+def _free_bytes() -> float:
+    with contextlib.suppress(OSError):  # Linux
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024.0 * int(line.split()[1])
+    return 0.5 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -65,14 +65,19 @@ class Recorder(Protocol):
         ...
 
 
-def train(family: Family, devices: Sequence[Any], recorder: Recorder) -> bool:
-    """Trains every member of a planned family; returns False if it was interrupted.
+def prepare(family: Family, devices: Sequence[Any]) -> Programs:
+    """Compiles a planned family's programs for these devices."""
+    with jax.default_matmul_precision(family.mode.precision):
+        return Programs(family, Mesh(np.array(devices), ("runs",)))
+
+
+def train(programs: Programs, wave: Wave, recorder: Recorder) -> bool:
+    """Trains every member of a wave of the programs' family; returns False if it was interrupted.
 
     A member that diverges is reported and leaves its neighbours alone.
     """
-    with jax.default_matmul_precision(family.mode.precision):
-        programs = Programs(family, Mesh(np.array(devices), ("runs",)))
-        return all(_Loop(programs, wave, recorder).run() for wave in family.waves)
+    with jax.default_matmul_precision(programs.family.mode.precision):
+        return _Loop(programs, wave, recorder).run()
 
 
 def role_key(seed: int, role: str) -> Any:
@@ -95,9 +100,10 @@ class _Loop:
     def run(self) -> bool:
         """Trains to the end; False if interrupted."""
         self._start()
+        self._finish([m for m in self.wave.members if not m.active])  # stopped between its last step and its result
         while active := [m for m in self.wave.members if m.active]:
             if self.recorder.interrupted():
-                self._checkpoint(active)
+                self._checkpoint([m for m in active if m.step > 0])
                 return False
             self._chunk(active)
         return True
@@ -224,17 +230,15 @@ class _Loop:
             scores = self.programs.evaluate[shape](
                 state["params"], self.hypers[shape], *arrays, self.eval_batches, self.eval_context
             )
-            loss, sem, summed = (np.asarray(a) for a in (*scores, state["loss_sum"]))
+            loss, sem, summed, count = (np.asarray(a) for a in (*scores, state["loss_sum"], state["loss_count"]))
             for m in here:
                 lane = self.place[m][1]
-                every = m.config.train.eval_every or 1
-                since = (m.step - 1) % every + 1  # steps since the sum was last set to zero
                 m.loss, m.loss_sem = float(loss[lane]), float(sem[lane])
                 if m.step == 0:
                     m.first_loss = m.loss
                 row = {"step": m.step, "loss": m.loss, "loss_sem": m.loss_sem}
                 row |= {
-                    "train_loss": float(summed[lane]) / since if m.step else None,
+                    "train_loss": float(summed[lane] / count[lane]) if m.step else None,
                     **_rates(m),
                     "seconds": m.seconds,
                 }

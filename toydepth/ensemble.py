@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -126,16 +125,15 @@ class Family:
     width: dict[Shape, int]  # lanes per device
 
 
-def plan(members: Sequence[Member], devices: int, memory_gb: float | None = None) -> list[Family]:
-    """Members grouped into families, waves and ensembles for a number of devices.
+def plan(members: Sequence[Member], devices: int, memory: float = math.inf) -> list[Family]:
+    """Members grouped into families, waves and ensembles for a number of devices and bytes of memory.
 
-    Members that are done are left out. The order of waves follows the data seeds, so that the first replicate of
+    Members that have diverged are left out. The order of waves follows the data seeds, so that the first replicate of
     every regime is finished first.
     """
-    limit = (memory_gb or 0.5 * free_gb()) * 1e9
     grouped: dict[Mode, dict[Any, Cohort]] = defaultdict(dict)
     for member in members:
-        if not member.active:
+        if member.diverged >= 0:
             continue
         config = member.config
         mode = Mode(
@@ -144,7 +142,7 @@ def plan(members: Sequence[Member], devices: int, memory_gb: float | None = None
         source, period = source_of(config), config.data.unique // config.train.batch
         key = (*(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(source)), config.seed, period)
         grouped[mode].setdefault(key, Cohort(source, config.seed, period)).members.append(member)
-    return [_family(mode, list(cohorts.values()), devices, limit) for mode, cohorts in grouped.items()]
+    return [_family(mode, list(cohorts.values()), devices, memory) for mode, cohorts in grouped.items()]
 
 
 def _family(mode: Mode, cohorts: list[Cohort], devices: int, limit: float) -> Family:
@@ -166,7 +164,7 @@ def _partition(mode: Mode, cohorts: list[Cohort], devices: int, limit: float) ->
         work: dict[Shape, list[float]] = defaultdict(list)
         for member in cohorts[0].members:
             work[member.shape].append(member.remaining_flops())
-        lanes = min(int(sum(flops) / max(flops)) for flops in work.values())  # a twin is half a lane
+        lanes = min(int(sum(flops) / max(1.0, *flops)) or 1 for flops in work.values())  # a twin is half a lane
         enough = devices // math.gcd(devices, lanes)
     parts: list[list[Cohort]] = [[]]
     held = 0.0
@@ -238,8 +236,3 @@ def member_bytes(member: Member, batching: str) -> float:
 def tree_bytes(tree: Tree) -> int:
     """Bytes of all leaves of a tree of arrays or shapes."""
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
-
-
-def free_gb() -> float:
-    """Memory that is free on this machine, in GB."""
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .config import RunConfig
+from .devices import memory
 from .ensemble import Family, Member, member_bytes, parameters, plan, state_bytes, tree_bytes
 from .problems import source_of
 from .training import members_of
@@ -31,7 +32,7 @@ def print_forecast(
         devices: what would train.
     """
     members = members_of(unfinished, folder)
-    families = plan(members, len(devices), configs[0].runtime.memory_gb)
+    families = plan(members, len(devices), memory(devices, configs[0].runtime.memory_gb))
     _print(len(configs), len(configs) - len(unfinished), members, families, folder, len(devices))
 
 
@@ -47,20 +48,20 @@ def _print(
             here = [m for m in members if m.shape == shape]
             twins = sum("/" in m.name for m in here)
             flops = sum(m.remaining_flops() for m in here)
-            memory = sum(member_bytes(m, family.mode.batching) for m in here)
+            held = sum(member_bytes(m, family.mode.batching) for m in here)
             row = (
                 len(here) - twins,
                 twins,
                 f"{parameters(shape.problem):,}",
                 f"{flops / 1e12:.3g}",
-                f"{memory / 1e6:.3g}",
+                f"{held / 1e6:.3g}",
             )
             table.add_row(shape.problem.label(), shape.optimizer, *map(str, row))
     if families:
         console.print(table)
     students = sum(member.remaining_flops() for member in members)
     teachers = sum(_teacher_flops(family) for family in families)
-    memory = max((_memory(family, devices) for family in families), default=0.0)
+    held = max((_memory(family, devices) for family in families), default=0.0)
     rate = calibrate(max(members, key=Member.remaining_flops)) if members else 0.0
     seconds = (students + teachers) / (rate * devices) if members else 0.0
     groups = sum(len(family.width) for family in families)
@@ -68,7 +69,7 @@ def _print(
     console.print(
         f"{runs} runs, {done} of them done; {groups} shape groups in {waves} waves on {devices} devices\n"
         f"students {students / 1e12:.3g} TFLOP, teachers {teachers / 1e12:.3g} TFLOP\n"
-        f"memory about {memory / 1e6:.0f} MB\n"
+        f"memory about {held / 1e6:.0f} MB\n"
         f"predicted time {_duration(seconds)} and compilation, at {rate * devices / 1e9:.0f} GFLOP/s\n"
         f"folder {folder}",
         highlight=False,

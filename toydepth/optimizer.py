@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
-from optax.contrib._muon import scale_by_shape  # exported nowhere else
 
 from .config import RunConfig
 
@@ -23,7 +22,7 @@ def hyper_of(config: RunConfig) -> dict[str, float]:
     """The traced numbers of a resolved config's optimizer and schedule."""
     optimizer, schedule, scale = config.optimizer, config.schedule, config.rate_scale()
     assert optimizer.lr is not None and optimizer.adam_lr is not None and optimizer.b2 is not None
-    assert optimizer.momentum is not None and schedule.decay_fraction is not None
+    assert optimizer.momentum is not None and optimizer.weight_decay is not None and schedule.decay_fraction is not None
     return {
         "lr": optimizer.lr * scale,
         "adam_lr": optimizer.adam_lr * scale,
@@ -70,11 +69,17 @@ def build(name: str, hyper: Tree, share: Any) -> optax.GradientTransformation:
     assert name == "muon"
     muon = optax.chain(
         scale_by_muon(beta=hyper["momentum"], weight_dimension_numbers=matrices),
-        scale_by_shape(weight_dimension_numbers=matrices),
+        optax.stateless(lambda updates, params: jax.tree.map(_scaled_by_shape, updates)),
         decay,
         optax.scale(-lr),
     )
     return optax.partition({"muon": muon, "adam": optax.chain(adam, optax.scale(-adam_lr))}, _labels)
+
+
+def _scaled_by_shape(update: Any) -> Any:
+    """A stack of matrices times sqrt(max(1, rows / columns)), so that wide and tall ones move alike."""
+    _, rows, columns = update.shape
+    return update * max(1.0, rows / columns) ** 0.5
 
 
 def _labels(params: Tree) -> Tree:

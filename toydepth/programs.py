@@ -59,7 +59,7 @@ class Programs:
         offsets = self._array((family.chunk,), jnp.int32, self.by_lane)
         stage = self._traced(
             "stage",
-            _staging(mode.stream, mode.batching, mesh),
+            _staging(mode.stream, mesh),
             (self._stacked(fixed, slots, self.replicated), keys, per_slot, per_slot, per_slot, offsets),
         )
         self.eval_rows = math.ceil(mode.eval_batches / self.devices)
@@ -121,6 +121,7 @@ def fresh_state(shape: Shape, key: Any) -> Tree:
         "params": params,
         "optimizer": optimizer.init(params),
         "loss_sum": jnp.zeros(()),
+        "loss_count": jnp.zeros(()),
         "limit": jnp.array(jnp.inf),
         "diverged": jnp.array(-1, jnp.int32),
     }
@@ -131,7 +132,7 @@ class _Zeros(dict[str, float]):
         return 0.0
 
 
-def _staging(stream: Stream, batching: str, mesh: Mesh) -> Callable[..., Tree]:
+def _staging(stream: Stream, mesh: Mesh) -> Callable[..., Tree]:
     """(fixed[K], key[K], first[K], count[K], period[K], offsets[S]) -> batches [devices, K, S/devices, ...].
 
     Step i of slot k stands at [i % devices, k, i // devices], so that short chunks are spread as evenly as long ones.
@@ -153,7 +154,7 @@ def _staging(stream: Stream, batching: str, mesh: Mesh) -> Callable[..., Tree]:
                 nothing = lambda: jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), batch)  # noqa: E731
                 return jax.lax.cond(offset < count, lambda: draw(fixed, key, step), nothing)
 
-            return _each(batching)(one)(offsets)
+            return jax.lax.map(one, offsets)  # one batch fills a device, and `vmap` would draw beyond `count`
 
         return jax.lax.all_gather(jax.lax.map(slot, (fixed, keys, first, count, period)), "runs")
 
@@ -189,11 +190,13 @@ def _advance(shape: Shape, batching: str, mesh: Mesh) -> Callable[..., Tree]:
                 optimizer = build(shape.optimizer, hyper, factor(hyper, (first + i).astype(jnp.float32)))
                 updates, moments = optimizer.update(grads, state["optimizer"], state["params"])
                 params = optax.apply_updates(state["params"], updates)
+                fresh = (first + i) % every == 0  # the mean train loss is that since the last evaluation
                 sound = (loss <= state["limit"]) & _finite(grads) & _finite(params)
                 return i + 1, {
                     "params": params,
                     "optimizer": moments,
-                    "loss_sum": jnp.where((first + i) % every == 0, 0.0, state["loss_sum"]) + loss,
+                    "loss_sum": jnp.where(fresh, 0.0, state["loss_sum"]) + loss,
+                    "loss_count": jnp.where(fresh, 0.0, state["loss_count"]) + 1.0,
                     "limit": state["limit"],
                     "diverged": jnp.where(sound, -1, first + i).astype(jnp.int32),
                 }

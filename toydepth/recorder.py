@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 import platform
 import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -20,30 +23,34 @@ from tqdm import tqdm
 from . import checkpoint, store
 from .config import has_twin
 from .engine import Outcome
-from .ensemble import Member, parameters
+from .ensemble import Member, Shape, parameters
+from .exponents import CONVERGED_ABOVE, budget_slope
 from .programs import fresh_state
 
 Tree = Any
-CONVERGED = -0.1  # log2(loss at N steps / loss at N/2), above which a run has converged
+log = logging.getLogger(__name__)
 
 
 class FolderRecorder:
     """The engine's recorder for a sweep's folder.
 
-    Checkpoints and results are written by one thread in the order in which they came, while training goes on.
+    One thread writes everything, in the order in which it came, while training goes on. What cannot be written
+    fails the run that it belongs to, and no other.
 
     Args:
         folder: the sweep's folder.
         total_flops: the work of all members, for the bar.
         runs: how many runs are trained.
         label: what stands before the bar.
+        devices: what trains.
     """
 
-    def __init__(self, folder: Path, total_flops: float, runs: int, label: str):
+    def __init__(self, folder: Path, total_flops: float, runs: int, label: str, devices: Sequence[Any]):
         self.folder, self.runs, self.done = folder, runs, 0
-        self.facts = _facts()
+        self.facts = _facts(devices)
         self.stop = threading.Event()
-        self.ended: dict[str, dict[str, tuple[Member, Outcome, Tree]]] = {}
+        self.failures: set[str] = set()
+        self.ended: dict[str, dict[str, tuple[Member, Outcome]]] = {}
         self.losses: dict[str, float] = {}
         self.bar = tqdm(
             total=total_flops,
@@ -52,38 +59,38 @@ class FolderRecorder:
             mininterval=0.2 if sys.stderr.isatty() else 5.0,
             dynamic_ncols=True,
         )
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._error: BaseException | None = None
+        self._jobs: queue.SimpleQueue[tuple[str, Callable[[], None]] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
 
     # --- what the engine calls ---
 
     def evaluated(self, member: Member, row: dict[str, float | None]) -> None:
-        folder = self._folder(member)
-        store.append_history(folder, row)
-        if not member.name.endswith(store.TWIN):
-            store.write_status(folder, "running", member.step)
-            self.losses[member.name] = member.loss
+        run, twin = _split(member)
+        folder, step = store.run_folder(self.folder, member.name), member.step
+        self._jobs.put((run, lambda: store.append_history(folder, row)))
+        if not twin:
+            self._jobs.put((run, lambda: store.write_status(folder, "running", step)))
+            self.losses[run] = member.loss
             self._postfix(member)
 
     def checkpoint(self, member: Member, state: Tree) -> None:
-        self._raise()
-        tree, path, step = _with_progress(member, state), self._folder(member) / "checkpoint", member.step
-        self._jobs.put(lambda: checkpoint.save_step(path, step, tree))
+        tree, step = _with_progress(member, state), member.step
+        path = store.run_folder(self.folder, member.name) / "checkpoint"
+        self._jobs.put((_split(member)[0], lambda: checkpoint.save_step(path, step, tree)))
 
     def finished(self, member: Member, outcome: Outcome, state: Tree) -> None:
-        self._raise()
-        run, twin = member.name.removesuffix(store.TWIN), member.name.endswith(store.TWIN)
+        run, twin = _split(member)
         ended = self.ended.setdefault(run, {})
-        ended["twin" if twin else "run"] = (member, outcome, state)
+        ended["twin" if twin else "run"] = (member, outcome)
         if twin:
-            result = self._result(member, outcome)
-            path = self._folder(member)
-            self._jobs.put(lambda: store.write_json(path / "result.json", result))
-        half = self._half_loss(run, ended)
-        if "run" in ended and half is not None:
-            self._jobs.put(lambda: self._conclude(run, half))
+            result, path = self._result(member, outcome), store.run_folder(self.folder, member.name)
+            self._jobs.put((run, lambda: store.write_json(path / "result.json", result)))
+        else:
+            self.losses.pop(run, None)
+            self.checkpoint(member, state)
+        if "run" in ended and (half := self._half_loss(run, ended)) is not None:
+            self._jobs.put((run, lambda: self._conclude(run, half)))
 
     def progress(self, flops: float) -> None:
         self.bar.update(flops)
@@ -91,38 +98,41 @@ class FolderRecorder:
     def interrupted(self) -> bool:
         return self.stop.is_set()
 
-    # --- what the sweep calls ---
+    # --- what training calls ---
 
-    def failed(self, member: Member, message: str) -> None:
-        """Records that a member could not be trained; whatever it has on disk stays."""
-        folder = store.run_folder(self.folder, member.name.removesuffix(store.TWIN))
-        store.write_status(folder, "failed", member.step, message)
+    def failed(self, run: str, error: Exception) -> None:
+        """Records that a run could not be trained or written, unless it has ended; its checkpoint stays."""
+        self._jobs.put((run, lambda: self._fail(run, error)))
 
     def close(self) -> None:
-        """Waits until everything is written; raises what went wrong in writing."""
+        """Waits until everything is written."""
         self._jobs.put(None)
         self._writer.join()
         self.bar.close()
-        self._raise()
 
     # --- inside ---
 
     def _write(self) -> None:
         while job := self._jobs.get():
-            try:
-                job()
-            except BaseException as error:  # handed to the training thread, which raises it
-                self._error = error
+            run, write = job
+            if run not in self.failures:
+                try:
+                    write()
+                except Exception as error:
+                    self._fail(run, error)
 
-    def _raise(self) -> None:
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
-
-    def _folder(self, member: Member) -> Path:
-        folder = store.run_folder(self.folder, member.name)
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder
+    def _fail(self, run: str, error: Exception) -> None:
+        self.failures.add(run)
+        folder = store.run_folder(self.folder, run)
+        if store.status(folder) in store.ENDED:
+            return
+        message = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        log.error("%s failed: %s", run, message)
+        try:
+            store.write_status(folder, "failed", 0, message)
+            store.write_text(folder / "error.log", "".join(traceback.format_exception(error)))
+        except OSError as second:
+            log.error("%s: and that could not be written: %s", run, second)
 
     def _half_loss(self, run: str, ended: dict[str, Any]) -> float | None:
         """The twin's loss; NaN if the run has no twin or it diverged; None while the twin is still on its way."""
@@ -139,26 +149,21 @@ class FolderRecorder:
 
     def _conclude(self, run: str, half_loss: float) -> None:
         """Writes what is left of a finished run: parameters, checkpoint, result, and last its status."""
-        member, outcome, state = self.ended[run].pop("run")
-        folder = self._folder(member)
+        member, outcome = self.ended[run]["run"]
+        folder = store.run_folder(self.folder, run)
         result = self._result(member, outcome)
         slope = math.nan
         if outcome.status == "done" and outcome.loss > 0 and half_loss > 0:
-            slope = math.log2(outcome.loss / half_loss)
+            slope = budget_slope(outcome.loss, half_loss)
         found = {"half_loss": half_loss, "slope": slope}
         result |= {name: value if math.isfinite(value) else None for name, value in found.items()}
-        result["converged"] = bool(slope > CONVERGED) if math.isfinite(slope) else None
+        result["converged"] = slope > CONVERGED_ABOVE if math.isfinite(slope) else None
         if outcome.status == "done":
-            checkpoint.save_step(folder / "checkpoint", member.step, _with_progress(member, state))
-            checkpoint.save(folder / "params", state["params"])
-            written = checkpoint.restore(folder / "params", state["params"])
-            if not all(np.array_equal(*pair) for pair in zip(*map(jax.tree.leaves, (written, state["params"])))):  # noqa: B905
-                raise checkpoint.CheckpointError(f"{folder / 'params'}: what was written does not read back")
+            tree = checkpoint.restore(folder / "checkpoint" / str(member.step), template(member.shape))
+            checkpoint.save(folder / "params", tree["state"]["params"])
         store.write_json(folder / "result.json", result)
         store.write_status(folder, outcome.status, member.step, outcome.message)
         self.done += 1
-        self.losses.pop(run, None)
-        self._postfix(member)
 
     def _result(self, member: Member, outcome: Outcome) -> dict[str, Any]:
         problem = member.shape.problem
@@ -188,16 +193,28 @@ class FolderRecorder:
 
 def resume(folder: Path, member: Member) -> None:
     """Sets a member to its latest checkpoint, and cuts its history there; to the start where there is none."""
-    template = _with_progress(member, jax.eval_shape(lambda: fresh_state(member.shape, jax.random.key(0))))
-    found = checkpoint.restore_latest(folder / "checkpoint", template)
-    if found is None:
-        store.cut_history(folder, -1)
-        return
-    member.step, tree = found
-    for name in PROGRESS:
-        setattr(member, name, float(tree["progress"][name]))
-    member.state = tree["state"]
-    store.cut_history(folder, member.step)
+    found = None
+    if checkpoint.steps(folder / "checkpoint"):
+        found = checkpoint.restore_latest(folder / "checkpoint", template(member.shape))
+    if found is not None:
+        member.step, tree = found
+        for name in PROGRESS:
+            setattr(member, name, float(tree["progress"][name]))
+        member.state = tree["state"]
+    folder.mkdir(parents=True, exist_ok=True)
+    store.cut_history(folder, member.step if found else -1)
+
+
+@functools.cache
+def template(shape: Shape) -> Tree:
+    """The structure, shapes and dtypes of a member's checkpoint."""
+    progress = {name: np.zeros((), np.float32) for name in PROGRESS}
+    return {"state": jax.eval_shape(lambda: fresh_state(shape, jax.random.key(0))), "progress": progress}
+
+
+def _split(member: Member) -> tuple[str, bool]:
+    """The id of a member's run, and whether the member is its twin."""
+    return member.name.removesuffix(store.TWIN), member.name.endswith(store.TWIN)
 
 
 PROGRESS = ("seconds", "first_loss", "loss", "loss_sem")
@@ -207,13 +224,12 @@ def _with_progress(member: Member, state: Tree) -> Tree:
     return {"state": state, "progress": {name: np.asarray(getattr(member, name), np.float32) for name in PROGRESS}}
 
 
-def _facts() -> dict[str, Any]:
+def _facts(devices: Sequence[Any]) -> dict[str, Any]:
     """What a result must name so that it can be made again."""
     packages = ("toydepth", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-    device = jax.local_devices()[0]
     return {
         "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
-        "device": f"{len(jax.local_devices())} x {device.device_kind}, {platform.machine()}",
+        "device": f"{len(devices)} x {devices[0].device_kind}, {platform.machine()}",
         "commit": commit(),
     }
 

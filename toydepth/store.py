@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from .config import ConfigError, RunConfig, flatten, matters
+from .config import ConfigError, RunConfig, flatten, matters, parse
 
 HISTORY = {"step": pl.Int64} | dict.fromkeys(("loss", "loss_sem", "train_loss", "lr", "tau", "seconds"), pl.Float64)
 RESULT = {
@@ -32,6 +32,7 @@ RESULT = {
     "seconds": pl.Float64,
 }
 ADHOC = "adhoc"
+ENDED = ("done", "diverged")  # what is not trained again
 TWIN = "/twin"  # behind a run's id: the name of its twin
 
 
@@ -54,19 +55,20 @@ def read_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
+def write_json(path: Path, value: Mapping[str, Any], durable: bool = True) -> None:
     """Writes an object whole or not at all."""
-    write_text(path, json.dumps(value, indent=1) + "\n")
+    write_text(path, json.dumps(value, indent=1) + "\n", durable)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all: beside its place, flushed to disk, then moved there."""
+def write_text(path: Path, text: str, durable: bool = True) -> None:
+    """Writes a file whole or not at all: beside its place, flushed to disk if `durable`, then moved there."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with part.open("w") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -74,7 +76,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_status(folder: Path, status: str, step: int, message: str = "") -> None:
     """Says how a run stands: done | running | failed | diverged."""
-    write_json(folder / "status.json", {"status": status, "message": message, "step": step})
+    write_json(folder / "status.json", {"status": status, "message": message, "step": step}, status != "running")
 
 
 def status(folder: Path) -> str:
@@ -102,8 +104,8 @@ def history(folder: Path) -> pl.DataFrame:
     return pl.DataFrame(list(_rows(path)) if path.exists() else [], schema=HISTORY)
 
 
-def open_sweep(folder: Path, configs: Sequence[RunConfig], command: str) -> None:
-    """Makes a sweep's folder, or checks that the configs belong into the one there is, and notes the command.
+def check_sweep(folder: Path, configs: Sequence[RunConfig]) -> dict[str, list[Any]]:
+    """The values of every field in a sweep's folder once these configs have joined it.
 
     Raises:
         ConfigError: a field that the sweep does not sweep has changed, or a file is in the way.
@@ -112,17 +114,22 @@ def open_sweep(folder: Path, configs: Sequence[RunConfig], command: str) -> None
         if path.exists() and not path.is_dir():
             raise ConfigError(f"sweep.root, sweep.name: {path} is a file; a folder for the runs is needed there")
     now = _values(configs)
-    record = read_json(folder / "sweep.json")
-    if folder.name != ADHOC:
-        now = _joined(folder, record, now)
-    swept = {name: values for name, values in now.items() if len(values) > 1}
-    fixed = {name: values[0] for name, values in now.items() if len(values) == 1}
+    return now if folder.name == ADHOC else _joined(folder, read_json(folder / "sweep.json"), now)
+
+
+def open_sweep(folder: Path, configs: Sequence[RunConfig], command: str) -> None:
+    """Makes a sweep's folder, or checks that the configs belong into the one there is, and notes the command.
+
+    Raises:
+        ConfigError: as `check_sweep`, or the folder cannot be written to; nothing has been written.
+    """
+    values = check_sweep(folder, configs)
+    swept = {name: found for name, found in values.items() if len(found) > 1}
+    fixed = {name: found[0] for name, found in values.items() if len(found) == 1}
+    commands = [*read_json(folder / "sweep.json").get("commands", []), command]
     try:
         (folder / "runs").mkdir(parents=True, exist_ok=True)
-        write_json(
-            folder / "sweep.json",
-            {"command": command, "commands": [*record.get("commands", []), command], "fixed": fixed, "swept": swept},
-        )
+        write_json(folder / "sweep.json", {"command": command, "commands": commands, "fixed": fixed, "swept": swept})
     except OSError as error:
         raise ConfigError(f"sweep.root: cannot write to {folder}: {error.strerror}") from error
 
@@ -132,9 +139,10 @@ def _joined(folder: Path, record: Mapping[str, Any], now: dict[str, list[Any]]) 
     before = {name: [value] for name, value in record.get("fixed", {}).items()} | record.get("swept", {})
     for name, values in now.items():
         old = before.get(name, values)
-        if len(old) == 1 and old[0] not in values:
+        used = [value for value in old if value is not None]  # null: not used by the other choices
+        if len(used) == 1 and used[0] not in values and any(value is not None for value in values):
             raise ConfigError(
-                f"{name}={_shown(values[0])}: the sweep in {folder} has {name}={_shown(old[0])} and does not sweep it; "
+                f"{name}={values[0]}: the sweep in {folder} has {name}={used[0]} and does not sweep it; "
                 f"keep that value, or start a sweep of another name with sweep.name="
             )
         now[name] = old + [value for value in values if value not in old]
@@ -162,7 +170,7 @@ def write_config(folder: Path, config: RunConfig) -> None:
         for section in sections:
             at = at.setdefault(section, {})
         at[field] = value
-    write_json(folder / "config.json", tree | {"matters": matters(config)})
+    write_json(folder / "config.json", tree)
 
 
 def collect(folder: Path) -> pl.DataFrame:
@@ -195,7 +203,11 @@ def histories(folder: Path) -> dict[str, pl.DataFrame]:
 def _row(run: Path) -> dict[str, Any]:
     stands, result = read_json(run / "status.json"), read_json(run / "result.json")
     row = {"id": run.name, "status": stands.get("status", "running"), "message": stands.get("message", "")}
-    return row | read_json(run / "config.json").get("matters", {}) | {name: result.get(name) for name in RESULT}
+    try:
+        fields = matters(parse(read_json(run / "config.json")))
+    except ConfigError:  # of another version, or broken: its result still counts for something
+        fields = {}
+    return row | fields | {name: result.get(name) for name in RESULT}
 
 
 def _rows(path: Path) -> Iterable[dict[str, Any]]:
@@ -204,7 +216,3 @@ def _rows(path: Path) -> Iterable[dict[str, Any]]:
             yield json.loads(line)
         except ValueError:
             continue
-
-
-def _shown(value: Any) -> str:
-    return "null" if value is None else str(value)

@@ -82,6 +82,7 @@ def plan(configs: Sequence[RunConfig]) -> None:
     from . import forecast
 
     devices, folder, runs = _prepare(configs)
+    store.check_sweep(folder, [run.config for run in runs])
     unfinished = {run.name: run.config for run in runs if not _ended(folder, run)}
     forecast.print_forecast([run.config for run in runs], unfinished, folder, devices)
 
@@ -102,7 +103,7 @@ def _prepare(configs: Sequence[RunConfig]) -> tuple[Sequence[Any], Path, list[_R
 
 def _ended(folder: Path, run: _Run) -> bool:
     path = store.run_folder(folder, run.name)
-    return store.status(path) in ("done", "diverged") and bool(store.read_json(path / "result.json"))
+    return store.status(path) in store.ENDED and bool(store.read_json(path / "result.json"))
 
 
 def _report(summary: Summary, runs: Sequence[_Run], trained: bool) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import signal
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,10 +10,9 @@ from typing import Any
 
 from . import engine, ensemble, store
 from .config import RunConfig, has_twin, twin
-from .ensemble import Member
+from .devices import memory
+from .ensemble import Family, Member
 from .recorder import FolderRecorder, resume
-
-log = logging.getLogger(__name__)
 
 
 def members_of(runs: Mapping[str, RunConfig], folder: Path) -> list[Member]:
@@ -39,31 +36,31 @@ def train(runs: Mapping[str, RunConfig], devices: Sequence[Any], folder: Path) -
         resume(store.run_folder(folder, member.name), member)
     config = next(iter(runs.values()))
     label = config.sweep.name or f"{len(runs)} run{'s' * (len(runs) > 1)}"
-    recorder = FolderRecorder(folder, sum(member.remaining_flops() for member in members), len(runs), label)
+    recorder = FolderRecorder(folder, sum(member.remaining_flops() for member in members), len(runs), label, devices)
     with _signals(recorder) as received:
         try:
-            for family in ensemble.plan(members, len(devices), config.runtime.memory_gb):
-                try:
-                    if not engine.train(family, devices, recorder):
-                        break
-                except Exception as error:
-                    if config.sweep.on_error == "raise":
-                        raise
-                    _failed(folder, recorder, family, error)
+            for family in ensemble.plan(members, len(devices), memory(devices, config.runtime.memory_gb)):
+                if not _train_family(family, devices, recorder, raising=config.sweep.on_error == "raise"):
+                    break
         finally:
             recorder.close()
     return 128 + received[0] if received else 0
 
 
-def _failed(folder: Path, recorder: FolderRecorder, family: ensemble.Family, error: Exception) -> None:
-    """Records an error with all runs of the family that had not ended."""
-    message = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    log.error("failed: %s (traceback in the runs' error.log)", message)
-    for member in (m for wave in family.waves for m in wave.members):
-        path = store.run_folder(folder, member.name.removesuffix(store.TWIN))
-        if store.status(path) not in ("done", "diverged"):
-            recorder.failed(member, message)
-            store.write_text(path / "error.log", "".join(traceback.format_exception(error)))
+def _train_family(family: Family, devices: Sequence[Any], recorder: FolderRecorder, raising: bool) -> bool:
+    """Trains a family, wave by wave; an error fails the runs of its wave. Returns False if interrupted."""
+    programs = None
+    for wave in family.waves:
+        try:
+            programs = programs or engine.prepare(family, devices)
+            if not engine.train(programs, wave, recorder):
+                return False
+        except Exception as error:
+            if raising:
+                raise
+            for member in wave.members:
+                recorder.failed(member.name.removesuffix(store.TWIN), error)
+    return True
 
 
 @contextmanager

@@ -81,8 +81,10 @@ class DepthProblem:
         return 3.0 * (_forward_flops(self.network) + heads) * self.stream.batch
 
     def activation_bytes(self) -> float:
-        """The states between layers, and one layer's hidden units."""
-        return 4.0 * self.stream.batch * (self.network.width * (self.network.depth + 2) + 4 * self.network.hidden)
+        """The states between layers, one layer's hidden units, and the logits."""
+        logits = 4 * self.stream.vocab if self.loss == "kl" else 0
+        columns = self.network.width * (self.network.depth + 2) + 4 * self.network.hidden + logits
+        return 4.0 * self.stream.batch * columns
 
     @property
     def _learns_head(self) -> bool:
