@@ -44,7 +44,8 @@ def train(runs: Mapping[str, RunConfig], devices: Sequence[Any], folder: Path) -
                     break
         finally:
             recorder.close()
-    return 128 + received[0] if received else 0
+    ended = all(store.status(store.run_folder(folder, name)) in store.ENDED for name in runs)
+    return 128 + received[0] if received and not ended else 0
 
 
 def _train_family(family: Family, devices: Sequence[Any], recorder: FolderRecorder, raising: bool) -> bool:
