@@ -19,7 +19,7 @@ reproduce: setup  ## The smooth-versus-rough result: alpha near 3 against alpha 
 	$(BIN)/toydepth run +sweeps=alpha_quick
 
 test: setup  ## All tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: setup  ## Formatting, imports, common mistakes, types
 	$(BIN)/ruff format --check .

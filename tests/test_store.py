@@ -46,9 +46,28 @@ def test_a_sweep_grows_but_refuses_a_changed_field(tmp_path):
     assert (folder / "sweep.json").read_text() == before
 
 
+def test_a_lost_record_is_read_from_the_runs(tmp_path):
+    folder = tmp_path / "s"
+    store.open_sweep(folder, [config()], "first")
+    store.write_config(store.run_folder(folder, "a"), config())
+    for broken in ("{", '{"fixed": []}'):
+        (folder / "sweep.json").write_text(broken)
+        with pytest.raises(ConfigError, match=r"train.steps=20"):
+            store.open_sweep(folder, [config(train={"steps": 20})], "changed")
+
+
+def test_a_kind_that_uses_one_more_field_may_join(tmp_path):
+    folder = tmp_path / "s"
+    store.open_sweep(folder, [config(teacher={"kind": kind}) for kind in ("tied", "independent")], "first")
+    store.open_sweep(folder, [config(teacher={"kind": "mixed", "rho": 0.3})], "mixed has a rho")
+    with pytest.raises(ConfigError, match=r"teacher.rho=0.5"):
+        store.open_sweep(folder, [config(teacher={"kind": "mixed", "rho": 0.5})], "another rho")
+
+
 def test_adhoc_may_mix(tmp_path):
-    store.open_sweep(tmp_path / "adhoc", [config()], "a")
-    store.open_sweep(tmp_path / "adhoc", [config(train={"steps": 20})], "b")
+    store.open_sweep(tmp_path / "adhoc", [config(sweep={})], "a")
+    store.open_sweep(tmp_path / "adhoc", [config(sweep={}, train={"steps": 20})], "b")
+    assert store.read_json(tmp_path / "adhoc" / "sweep.json")["command"] == "b"
 
 
 @pytest.mark.parametrize("where", ["s", "."])
@@ -71,7 +90,7 @@ def test_history_is_cut_at_a_step_and_loses_a_torn_line(tmp_path):
     for step in (0, 10, 20, 30):
         store.append_history(tmp_path, row | {"step": step})
     with (tmp_path / "history.jsonl").open("a") as file:
-        file.write('{"step": 40, "lo')
+        file.write('null\n{"step": "x"}\n{"step": 40, "lo')
     assert store.history(tmp_path)["step"].to_list() == [0, 10, 20, 30]
     store.cut_history(tmp_path, 20)
     assert store.history(tmp_path)["step"].to_list() == [0, 10, 20]
@@ -87,7 +106,7 @@ def test_collect_reads_folders_alone_and_unused_fields_are_null(tmp_path):
         run = store.run_folder(folder, run_id(one))
         store.write_config(run, one)
         if i < 3:
-            store.write_json(run / "result.json", {"loss": 0.5, "steps": 10, "converged": None})
+            store.write_json(run / "result.json", {"status": "done", "loss": 0.5, "steps": 10, "converged": None})
             store.write_status(run, "done", 10)
     (folder / "runs" / "stray").mkdir()
     runs = store.collect(folder)

@@ -81,7 +81,7 @@ def compose_and_call(task: Task, words: list[str]) -> int:
         if code is not None:
             raise
         raise ConfigError(_refusal(error)) from error
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError) as error:
         if code is not None or isinstance(error, ConfigError) or not _raised_by_hydra(error):
             raise
         raise ConfigError(_refusal(error)) from error

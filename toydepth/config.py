@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+FLOAT32 = (1.2e-38, 3.4e38)  # the smallest and the largest magnitude that training can hold
+
 
 class ConfigError(ValueError):
     """A request that cannot be run: one line naming the field, its value and what is allowed."""
@@ -32,7 +34,7 @@ def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else check(value)
 
 
-def integer(default: int | None, low: int, high: int = 2**53, **more: Any) -> Any:
+def integer(default: int | None, low: int, high: int = 2**31 - 1, **more: Any) -> Any:
     """A whole number in [low, high]; a default of None stands for a value that `resolve` fills in."""
 
     def check(value: Any) -> int:
@@ -43,7 +45,7 @@ def integer(default: int | None, low: int, high: int = 2**53, **more: Any) -> An
         return int(value)
 
     null = default is None
-    top = "" if high == 2**53 else f" and at most {high}"
+    top = "" if high == 2**31 - 1 else f" and at most {high}"
     allowed = f"a whole number, at least {low}{top}" + (", or null" if null else "")
     return _field(default, _optional(check) if null else check, allowed, **more)
 
@@ -62,6 +64,8 @@ def real(
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError
         if value < low or value > high or (open_low and value == low) or (open_high and value == high):
+            raise ValueError
+        if value and not FLOAT32[0] <= abs(value) <= FLOAT32[1]:  # what would compute as 0 or infinity
             raise ValueError
         return float(value)
 
@@ -83,6 +87,18 @@ def choice(default: str | None, *options: str, **more: Any) -> Any:
     null = default is None
     allowed = ("one of " if len(options) > 1 else "only ") + ", ".join(options) + (", or null" if null else "")
     return _field(default, _optional(check) if null else check, allowed, **more)
+
+
+def name(default: str | None, **more: Any) -> Any:
+    """A folder's name, not a path; null where none is given."""
+
+    def check(value: Any) -> str | None:
+        found = None if value is None else str(value).strip()
+        if found is not None and (not found or found in (".", "..") or set(found) & set("/\\\0")):
+            raise ValueError
+        return found
+
+    return _field(default, check, "a name without slashes, or null", **more)
 
 
 def flag(default: bool, **more: Any) -> Any:
@@ -117,9 +133,9 @@ class Teacher:
     """The fixed residual network that makes targets (arXiv 2602.05970, app. C)."""
 
     kind: str = choice("independent", "independent", "tied", "blocks", "mixed")
-    depth: int = integer(64, 1)
-    width: int = integer(16, 1)
-    hidden: int | None = integer(None, 1)  # resolved: 4 x width
+    depth: int = integer(64, 1, 100_000)
+    width: int = integer(16, 1, 65_536)
+    hidden: int | None = integer(None, 1, 1_000_000)  # resolved: 4 x width
     seed: int | None = integer(None, 0, 2**32 - 1)  # resolved: the run's seed
     block_size: int = integer(8, 1)
     rho: float = real(0.5, 0.0, 1.0)
@@ -131,8 +147,8 @@ class Teacher:
 class Student:
     """The trained residual network."""
 
-    depth: int = integer(8, 1)
-    hidden: int | None = integer(None, 1)  # resolved: the teacher's
+    depth: int = integer(8, 1, 100_000)
+    hidden: int | None = integer(None, 1, 1_000_000)  # resolved: the teacher's
     scheme: str = choice("euler", "euler")
     init: str = choice("zero", "zero")
     block: str = choice("published", "published")
@@ -146,7 +162,7 @@ class Target:
     temperature: float = real(1.0, 0.0, open_low=True)
     head: str = choice("learned", "learned", "teacher")
     student_temperature: str | None = choice(None, "one", "teacher")  # resolved: `teacher` iff the head is given
-    vocab: int = integer(128, 2)
+    vocab: int = integer(128, 2, 10_000_000)
 
 
 @dataclass(frozen=True)
@@ -179,9 +195,9 @@ class Train:
     """The budget. A twin is the same run at half the steps, with its own complete decay."""
 
     steps: int = integer(8000, 1)
-    batch: int = integer(512, 1)
+    batch: int = integer(512, 1, 10_000_000)
     eval_every: int | None = integer(None, 1, matters=False)  # resolved: a twentieth of the steps
-    eval_batches: int = integer(10, 1)
+    eval_batches: int = integer(10, 1, 100_000)
     checkpoint_every: int | None = integer(None, 1, matters=False)  # resolved: a quarter of the steps
     stop: str = choice("steps", "steps")
     twin: bool = flag(True)
@@ -209,7 +225,7 @@ class Runtime:
 class Sweep:
     """Where runs go: `<root>/<name>/`; without a name, `<root>/adhoc/`."""
 
-    name: str | None = text(None, matters=False)
+    name: str | None = name(None, matters=False)
     root: str = text("outputs", matters=False)
     on_error: str = choice("record", "record", "raise", matters=False)
 

@@ -47,7 +47,10 @@ def derive(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     out = out or folder
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written to: {error.strerror}") from error
     with _whole(out / "runs.parquet") as path:
         runs.write_parquet(path)
     with _whole(out / "exponents.csv") as path:

@@ -25,6 +25,7 @@ from .programs import Programs
 
 Tree = Any
 DIVERGED = 1000.0  # times the evaluation at step 0
+ROUNDING = 1e-6  # a step-0 evaluation below this is one of 0
 SECONDS_BETWEEN_LOOKS = 0.5
 
 passes: Counter[str] = Counter()  # batches drawn in this process, by role: `data` for training, `eval`
@@ -135,7 +136,7 @@ class _Loop:
                     m.state = None
         self._evaluate([m for m in self.wave.members if m.step == 0])
         for shape, lanes in self.lanes.items():
-            limit = [math.inf if m is None else DIVERGED * m.first_loss for m in lanes]
+            limit = [math.inf if m is None else DIVERGED * max(m.first_loss, ROUNDING) for m in lanes]
             self.states[shape]["limit"] = jax.device_put(np.array(limit, np.float32), sharding)
 
     def _chunk(self, active: list[Member]) -> None:
@@ -273,7 +274,7 @@ def _verdict(member: Member) -> str:
     """Why a member that has ended diverged; empty if it did not."""
     if member.diverged >= 0:
         return f"diverged at step {member.diverged}: not finite, or loss above {DIVERGED:g} x {member.first_loss:.3g}"
-    if not member.loss <= member.first_loss:
+    if not member.loss <= max(member.first_loss, ROUNDING):
         return f"diverged by step {member.step}: loss {member.loss:.3g}, above {member.first_loss:.3g} at step 0"
     return ""
 

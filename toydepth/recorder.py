@@ -124,7 +124,7 @@ class FolderRecorder:
     def _fail(self, run: str, error: Exception) -> None:
         self.failures.add(run)
         folder = store.run_folder(self.folder, run)
-        if store.status(folder) in store.ENDED:
+        if store.ended(folder):
             return
         message = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         log.error("%s failed: %s", run, message)
@@ -142,7 +142,7 @@ class FolderRecorder:
             return outcome.loss if outcome.status == "done" else math.nan
         if not has_twin(member.config):
             return math.nan
-        earlier = store.read_json(store.run_folder(self.folder, run + store.TWIN) / "result.json")
+        earlier = store.result(store.run_folder(self.folder, run + store.TWIN))
         if not earlier:
             return None
         return earlier["loss"] if earlier["status"] == "done" else math.nan

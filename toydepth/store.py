@@ -84,6 +84,18 @@ def status(folder: Path) -> str:
     return str(read_json(folder / "status.json").get("status", ""))
 
 
+def result(folder: Path) -> dict[str, Any]:
+    """What a run or a twin came to; empty if it has not ended, or what is there is no result."""
+    found = read_json(folder / "result.json")
+    done = found.get("status", "done") == "done" and isinstance(found.get("loss"), int | float)
+    return found if done or found.get("status") == "diverged" else {}
+
+
+def ended(folder: Path) -> bool:
+    """Whether a run has its result and is not to be trained again."""
+    return bool(result(folder)) and status(folder) in ENDED
+
+
 def append_history(folder: Path, row: Mapping[str, float | None]) -> None:
     """Adds a line to a run's history."""
     with (folder / "history.jsonl").open("a") as file:
@@ -114,7 +126,7 @@ def check_sweep(folder: Path, configs: Sequence[RunConfig]) -> dict[str, list[An
         if path.exists() and not path.is_dir():
             raise ConfigError(f"sweep.root, sweep.name: {path} is a file; a folder for the runs is needed there")
     now = _values(configs)
-    return now if folder.name == ADHOC else _joined(folder, read_json(folder / "sweep.json"), now)
+    return now if configs[0].sweep.name in (None, ADHOC) else _joined(folder, read_json(folder / "sweep.json"), now)
 
 
 def open_sweep(folder: Path, configs: Sequence[RunConfig], command: str) -> None:
@@ -136,7 +148,11 @@ def open_sweep(folder: Path, configs: Sequence[RunConfig], command: str) -> None
 
 def _joined(folder: Path, record: Mapping[str, Any], now: dict[str, list[Any]]) -> dict[str, list[Any]]:
     """The values of all fields, of the runs already in a sweep's folder and the new ones."""
-    before = {name: [value] for name, value in record.get("fixed", {}).items()} | record.get("swept", {})
+    fixed, swept = record.get("fixed"), record.get("swept")
+    if isinstance(fixed, dict) and isinstance(swept, dict):
+        before = {name: [value] for name, value in fixed.items()} | swept
+    else:  # lost or broken: the runs themselves say what they are
+        before = _values(filter(None, map(_config, (folder / "runs").glob("*"))))
     for name, values in now.items():
         old = before.get(name, values)
         used = [value for value in old if value is not None]  # null: not used by the other choices
@@ -147,6 +163,14 @@ def _joined(folder: Path, record: Mapping[str, Any], now: dict[str, list[Any]]) 
             )
         now[name] = old + [value for value in values if value not in old]
     return now
+
+
+def _config(run: Path) -> RunConfig | None:
+    """A run's config; None if it has none, or one of another version."""
+    try:
+        return parse(read_json(run / "config.json")) if (run / "config.json").exists() else None
+    except ConfigError:
+        return None
 
 
 def _values(configs: Iterable[RunConfig]) -> dict[str, list[Any]]:
@@ -162,7 +186,6 @@ def _values(configs: Iterable[RunConfig]) -> dict[str, list[Any]]:
 
 def write_config(folder: Path, config: RunConfig) -> None:
     """Makes a run's folder with its resolved config."""
-    folder.mkdir(parents=True, exist_ok=True)
     tree: dict[str, Any] = {}
     for name, value in flatten(config).items():
         *sections, field = name.split(".")
@@ -170,7 +193,11 @@ def write_config(folder: Path, config: RunConfig) -> None:
         for section in sections:
             at = at.setdefault(section, {})
         at[field] = value
-    write_json(folder / "config.json", tree)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "config.json", tree)
+    except OSError as error:
+        raise ConfigError(f"sweep.root: cannot write to {folder}: {error.strerror}") from error
 
 
 def collect(folder: Path) -> pl.DataFrame:
@@ -184,7 +211,7 @@ def collect(folder: Path) -> pl.DataFrame:
     if not rows:
         return pl.DataFrame()
     frame = pl.DataFrame(rows, infer_schema_length=None)
-    return frame.with_columns(pl.col(name).cast(dtype) for name, dtype in RESULT.items())
+    return frame.with_columns(pl.col(name).cast(dtype, strict=False) for name, dtype in RESULT.items())
 
 
 def provenance(folder: Path) -> str:
@@ -201,18 +228,19 @@ def histories(folder: Path) -> dict[str, pl.DataFrame]:
 
 
 def _row(run: Path) -> dict[str, Any]:
-    stands, result = read_json(run / "status.json"), read_json(run / "result.json")
+    stands, found = read_json(run / "status.json"), result(run)
     row = {"id": run.name, "status": stands.get("status", "running"), "message": stands.get("message", "")}
-    try:
-        fields = matters(parse(read_json(run / "config.json")))
-    except ConfigError:  # of another version, or broken: its result still counts for something
-        fields = {}
-    return row | fields | {name: result.get(name) for name in RESULT}
+    config = _config(run)
+    fields = matters(config) if config else {}
+    return row | fields | {name: found.get(name) for name in RESULT}
 
 
 def _rows(path: Path) -> Iterable[dict[str, Any]]:
-    for line in path.read_text().splitlines():
+    """The sound lines of a history."""
+    for line in path.read_text(errors="replace").splitlines():
         try:
-            yield json.loads(line)
+            row = json.loads(line)
         except ValueError:
             continue
+        if isinstance(row, dict) and isinstance(row.get("step"), int):
+            yield row

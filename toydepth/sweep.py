@@ -56,14 +56,14 @@ def train(
     Raises:
         ConfigError: the request is wrong; nothing has been trained.
     """
-    devices, folder, runs = _prepare(configs)
+    devices, folder, runs = _prepare(configs, configs[0].runtime.compile_cache if configs else None)
     store.open_sweep(folder, [run.config for run in runs], command)
     for run in runs:
         path = store.run_folder(folder, run.name)
         store.write_config(path, run.config)
         for index in run.indices if on_folder else ():
             on_folder(index, path)  # type: ignore[misc]
-    finished = [run for run in runs if _ended(folder, run)]
+    finished = [run for run in runs if store.ended(store.run_folder(folder, run.name))]
     unfinished = {run.name: run.config for run in runs if run not in finished}
     interrupted = 0
     if unfinished:
@@ -81,18 +81,20 @@ def plan(configs: Sequence[RunConfig]) -> None:
     """Prints what `train` would do with these configs; trains nothing and writes nothing."""
     from . import forecast
 
-    devices, folder, runs = _prepare(configs)
+    devices, folder, runs = _prepare(configs, compile_cache=None)
     store.check_sweep(folder, [run.config for run in runs])
-    unfinished = {run.name: run.config for run in runs if not _ended(folder, run)}
+    unfinished = {run.name: run.config for run in runs if not store.ended(store.run_folder(folder, run.name))}
     forecast.print_forecast([run.config for run in runs], unfinished, folder, devices)
 
 
-def _prepare(configs: Sequence[RunConfig]) -> tuple[Sequence[Any], Path, list[_Run]]:
+def _prepare(configs: Sequence[RunConfig], compile_cache: str | None) -> tuple[Sequence[Any], Path, list[_Run]]:
     """Devices, the sweep's folder and its distinct runs."""
     folders = {store.sweep_folder(config) for config in configs}
+    if not configs:
+        raise ConfigError("no runs: a swept field has no values")
     if len(folders) != 1:
         raise ConfigError(f"sweep.name: one command makes one sweep, not {len(folders)}")
-    devices = setup(configs[0].runtime.devices, configs[0].runtime.compile_cache)
+    devices = setup(configs[0].runtime.devices, compile_cache)
     runs: dict[str, _Run] = {}
     for index, config in enumerate(configs):
         resolved = resolve(config, devices[0].platform)
@@ -101,23 +103,22 @@ def _prepare(configs: Sequence[RunConfig]) -> tuple[Sequence[Any], Path, list[_R
     return devices, folders.pop(), list(runs.values())
 
 
-def _ended(folder: Path, run: _Run) -> bool:
-    path = store.run_folder(folder, run.name)
-    return store.status(path) in store.ENDED and bool(store.read_json(path / "result.json"))
-
-
 def _report(summary: Summary, runs: Sequence[_Run], trained: bool) -> None:
     """Fits what is there, prints it, and says in one line how the command ended."""
-    if len(runs) == 1 and summary.counts["done"]:
-        path = store.run_folder(summary.folder, runs[0].name)
-        result = store.read_json(path / "result.json")
-        print(f"loss {result['loss']:.4g} +- {result['loss_sem']:.1g} after {result['steps']} steps: {path}")
-        return
-    if summary.counts["done"]:
+    named = runs[0].config.sweep.name is not None
+    fits = []
+    if summary.counts["done"] and (named or len(runs) > 1):
         try:
-            derive.print_table(derive.derive(summary.folder, figure=trained))
+            fits = derive.derive(summary.folder, figure=trained)
         except ConfigError as error:
             log.warning("no exponent: %s", error)
+    if len(runs) == 1 and summary.counts["done"]:
+        path = store.run_folder(summary.folder, runs[0].name)
+        result = store.result(path)
+        print(f"loss {result['loss']:.4g} +- {result['loss_sem']:.1g} after {result['steps']} steps: {path}")
+        return
+    if fits:
+        derive.print_table(fits)
     for run in runs:
         status = store.read_json(store.run_folder(summary.folder, run.name) / "status.json")
         if status.get("status") in ("diverged", "failed"):

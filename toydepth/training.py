@@ -21,7 +21,7 @@ def members_of(runs: Mapping[str, RunConfig], folder: Path) -> list[Member]:
     for name, config in runs.items():
         members.append(Member(name, config))
         half = name + store.TWIN
-        if has_twin(config) and not store.read_json(store.run_folder(folder, half) / "result.json"):
+        if has_twin(config) and not store.result(store.run_folder(folder, half)):
             members.append(Member(half, twin(config)))
     return members
 
@@ -44,7 +44,7 @@ def train(runs: Mapping[str, RunConfig], devices: Sequence[Any], folder: Path) -
                     break
         finally:
             recorder.close()
-    ended = all(store.status(store.run_folder(folder, name)) in store.ENDED for name in runs)
+    ended = all(store.ended(store.run_folder(folder, name)) for name in runs)
     return 128 + received[0] if received and not ended else 0
 
 

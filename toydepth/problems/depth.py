@@ -67,7 +67,9 @@ class DepthProblem:
 
     def losses(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, " batch"]:
         """MSE of the normalised final states, or KL(teacher || student) of the softmax outputs."""
-        states = norm_rows(self.network(params["layers"], batch["inputs"]))
+        last = self.network(params["layers"], batch["inputs"])
+        # Normalised, a state that has overflowed would be 0 and pass for a sound one
+        states = jnp.where(jnp.isfinite(jnp.sum(last * last)), norm_rows(last), jnp.nan)
         if self.loss == "mse":
             return jnp.mean(jnp.square(states - batch["states"]), axis=1)
         head = params["head"] if self._learns_head else context["head"]
