@@ -15,7 +15,7 @@ setup: .venv/ready  ## Install toydepth and its tools into .venv, with pinned ve
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' --constraint constraints.txt
 	@touch $@
 
-reproduce: setup  ## The smooth-versus-rough result: alpha near 3 against alpha near 1, in minutes
+reproduce: setup  ## The smooth-versus-rough result: one exponent well above 2, one about 1, in minutes
 	$(BIN)/toydepth run +sweeps=alpha_quick
 
 test: setup  ## All tests
