@@ -1,10 +1,8 @@
 """Whole commands, from words to folders: one compile per group, equality, divergence, failures, refusals, the wheel."""
 
 import json
-import os
 import subprocess
 import sys
-import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -79,19 +77,16 @@ def test_a_sweeps_folder_is_complete(here):
         assert set(result) >= {"parameters", "flops", "compile_seconds", "seconds", "versions", "device", "batching"}
 
 
-@pytest.mark.parametrize("loss", ["mse", "kl"])
-def test_hopeless_rates_are_recorded_and_left_out(here, loss, capsys):
-    common = ["-m", f"target={loss}", "optimizer=sgd,adam", "student.depth=1,2", "seed=0"]
-    if loss == "mse":  # the neighbours of the others are looked at in test_engine.py
-        assert run(*common, "optimizer.lr=0.01", "sweep.name=healthy") == 0
+def test_hopeless_rates_are_recorded_and_left_out(here, capsys):
+    """With MSE; test_engine.py has both losses."""
+    common = ["-m", "optimizer=sgd,adam", "student.depth=1,2", "seed=0"]
+    assert run(*common, "optimizer.lr=0.01", "sweep.name=healthy") == 0
     assert run(*common, "optimizer.lr=0.01,1e6", "sweep.name=mixed") == 1
-    mixed = results("outputs/mixed")
-    if loss == "mse":
-        healthy = results("outputs/healthy")
-        assert {name: mixed[name] for name in healthy} == healthy
-    hopeless = {name: row for name, row in mixed.items() if row[0] == "diverged"}
+    healthy, mixed = results("outputs/healthy"), results("outputs/mixed")
+    assert {name: mixed[name] for name in healthy} == healthy
+    hopeless = {name: row for name, row in mixed.items() if name not in healthy}
     assert len(hopeless) == 4
-    assert len(mixed) == 8
+    assert {row[0] for row in hopeless.values()} == {"diverged"}
     for name in hopeless:
         assert "step" in json.loads(Path(f"outputs/mixed/runs/{name}/status.json").read_text())["message"]
     rows = pl.read_csv("outputs/mixed/exponents.csv").select("optimizer.name", "optimizer.lr", "n_runs", "verdict")
@@ -207,28 +202,3 @@ def test_train_from_python_is_what_the_command_calls(here):
     assert summary.exit_code == 0
     assert summary.counts == {"done": 1}
     assert len(list(Path("outputs/p/runs").iterdir())) == 1
-
-
-@pytest.mark.slow
-def test_an_installed_wheel_works_from_an_empty_folder(here):
-    root = Path(toydepth.__file__).parents[1]
-    if not (root / "pyproject.toml").exists():
-        pytest.skip("not a checkout")
-    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(here / "dist"), str(root)]
-    subprocess.run(build, check=True, capture_output=True, timeout=300)
-    (wheel,) = (here / "dist").glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(here / "installed")
-    packages = next(path for path in sys.path if path.endswith("site-packages"))
-    # The base interpreter does not see the checkout's editable install, only the unpacked wheel and its dependencies
-    environment = os.environ | {"PYTHONPATH": f"{here / 'installed'}{os.pathsep}{packages}"}
-    (here / "empty").mkdir()
-    words = ["+sweeps=alpha_quick", "train.steps=20", "train.batch=64", "student.depth=2,4", "seed=0,1"]
-    command = [sys._base_executable, "-m", "toydepth", "run", *words]  # type: ignore[attr-defined]
-    done = subprocess.run(command, cwd=here / "empty", env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert len(list((here / "empty/outputs/alpha_quick/runs").iterdir())) == 8
-    where = subprocess.run(
-        [sys._base_executable, "-c", "import toydepth; print(toydepth.__file__)"],  # type: ignore[attr-defined]
-        cwd=here / "empty", env=environment, capture_output=True, text=True,
-    )  # fmt: skip
-    assert str(here / "installed") in where.stdout
