@@ -137,8 +137,8 @@ def test_a_block_is_the_published_equation():
     h = np.arange(1.0, 5.0, dtype=np.float32)
     normed = h / np.sqrt(np.mean(h * h))
     expected = h + layer["W2"] @ np.maximum(layer["W1"] @ normed + layer["b1"], 0) ** 2
-    np.testing.assert_allclose(network.block(layer, h), expected, rtol=1e-5)
-    assert not np.allclose(network.block(layer | {"b1": -layer["b1"]}, h), expected, rtol=1e-5)
+    np.testing.assert_allclose(network.layer(layer, h), expected, rtol=1e-5)
+    assert not np.allclose(network.layer(layer | {"b1": -layer["b1"]}, h), expected, rtol=1e-5)
 
 
 def test_gradient_is_that_of_the_plain_composition():
@@ -147,7 +147,7 @@ def test_gradient_is_that_of_the_plain_composition():
 
     def plain(layers, h):
         for i in range(5):
-            h = rows(network.block)(jax.tree.map(lambda a, i=i: a[i], layers), h)
+            h = rows(network.layer)(jax.tree.map(lambda a, i=i: a[i], layers), h)
         return h
 
     weights = jax.random.normal(jax.random.key(2), (32, 6))

@@ -11,119 +11,13 @@ import difflib
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-FLOAT32 = (1.2e-38, 3.4e38)  # the smallest and the largest magnitude that training can hold
-
-
-class ConfigError(ValueError):
-    """A request that cannot be run: one line naming the field, its value and what is allowed."""
-
-
-# --- checks: a field carries its own, as metadata ------------------------------------------------------------
-
-
-def _field(default: Any, check: Callable[[Any], Any], allowed: str, matters: bool = True) -> Any:
-    """A dataclass field with a check. `matters` is False for fields that cannot change a run's numbers."""
-    return field(default=default, metadata={"check": check, "allowed": allowed, "matters": matters})
-
-
-def _optional(check: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else check(value)
-
-
-def integer(default: int | None, low: int, high: int = 2**31 - 1, **more: Any) -> Any:
-    """A whole number in [low, high]; a default of None stands for a value that `resolve` fills in."""
-
-    def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError
-        if not math.isfinite(value) or int(value) != value or not low <= value <= high:
-            raise ValueError
-        return int(value)
-
-    null = default is None
-    top = "" if high == 2**31 - 1 else f" and at most {high}"
-    allowed = f"a whole number, at least {low}{top}" + (", or null" if null else "")
-    return _field(default, _optional(check) if null else check, allowed, **more)
-
-
-def real(
-    default: float | None,
-    low: float,
-    high: float = math.inf,
-    open_low: bool = False,
-    open_high: bool = False,
-    **more: Any,
-) -> Any:
-    """A finite number in [low, high], without an end that is open."""
-
-    def check(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError
-        if value < low or value > high or (open_low and value == low) or (open_high and value == high):
-            raise ValueError
-        if value and not FLOAT32[0] <= abs(value) <= FLOAT32[1]:  # what would compute as 0 or infinity
-            raise ValueError
-        return float(value)
-
-    null = default is None
-    bound = f"above {low:g}" if open_low else f"at least {low:g}"
-    top = "" if high == math.inf else f" and below {high:g}" if open_high else f" and at most {high:g}"
-    allowed = f"a finite number {bound}{top}" + (", or null" if null else "")
-    return _field(default, _optional(check) if null else check, allowed, **more)
-
-
-def choice(default: str | None, *options: str, **more: Any) -> Any:
-    """One of the named options."""
-
-    def check(value: Any) -> str:
-        if value not in options:
-            raise ValueError
-        return value
-
-    null = default is None
-    allowed = ("one of " if len(options) > 1 else "only ") + ", ".join(options) + (", or null" if null else "")
-    return _field(default, _optional(check) if null else check, allowed, **more)
-
-
-def name(default: str | None, **more: Any) -> Any:
-    """A folder's name, not a path; null where none is given."""
-
-    def check(value: Any) -> str | None:
-        found = None if value is None else str(value).strip()
-        if found is not None and (not found or found in (".", "..") or set(found) & set("/\\\0")):
-            raise ValueError
-        return found
-
-    return _field(default, check, "a name without slashes, or null", **more)
-
-
-def flag(default: bool, **more: Any) -> Any:
-    """true or false."""
-
-    def check(value: Any) -> bool:
-        if not isinstance(value, bool):
-            raise ValueError
-        return value
-
-    return _field(default, check, "true or false", **more)
-
-
-def text(default: str | None, **more: Any) -> Any:
-    """A path or a name; null where none is given."""
-
-    def check(value: Any) -> str | None:
-        if value is None and default is None:
-            return None
-        if not isinstance(value, str | int) or isinstance(value, bool) or not str(value).strip():
-            raise ValueError
-        return str(value)
-
-    return _field(default, check, "a non-empty text" + (", or null" if default is None else ""), **more)
-
+from . import extension
+from .fields import ConfigError, choice, flag, integer, name, real, reference, text
 
 # --- the sections -------------------------------------------------------------------------------------------
 
@@ -132,7 +26,7 @@ def text(default: str | None, **more: Any) -> Any:
 class Teacher:
     """The fixed residual network that makes targets (arXiv 2602.05970, app. C)."""
 
-    kind: str = choice("independent", "independent", "tied", "blocks", "mixed")
+    kind: str = reference("independent", "independent", "tied", "blocks", "mixed")
     depth: int = integer(64, 1, 100_000)
     width: int = integer(16, 1, 65_536)
     hidden: int | None = integer(None, 1, 1_000_000)  # resolved: 4 x width
@@ -149,9 +43,9 @@ class Student:
 
     depth: int = integer(8, 1, 100_000)
     hidden: int | None = integer(None, 1, 1_000_000)  # resolved: the teacher's
-    scheme: str = choice("euler", "euler")
+    scheme: str = choice("euler", "euler", "midpoint", "rk4")
     init: str = choice("zero", "zero")
-    block: str = choice("published", "published")
+    block: str = reference("published", "published")
 
 
 @dataclass(frozen=True)
@@ -219,6 +113,9 @@ class Runtime:
     precision: str = choice("float32", "float32", "tensorfloat32", "bfloat16")
     compile_cache: str | None = text(None, matters=False)  # a folder for compiled programs; null: none
     memory_gb: float | None = real(None, 0.0, open_low=True, matters=False)  # null: half of what is free
+    source: str | None = text(None)  # resolved: a hash of the files of your own code, see `toydepth.extension`
+    debug: str | None = choice(None, "nan", "eager", "overfit", "profile", matters=False)
+    tensorboard: bool = flag(False, matters=False)
 
 
 @dataclass(frozen=True)
@@ -238,7 +135,7 @@ DECAYS = {"constant": 0.0, "linear": 0.9, "cosine": 1.0, "wsd": 0.2}
 class RunConfig:
     """The fields that every problem has."""
 
-    problem: str = choice("depth", "depth")
+    problem: str = reference("depth", "depth", whole=True)
     seed: int = integer(0, 0, 2**32 - 1)
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
@@ -291,9 +188,11 @@ class RunConfig:
             train=_fill(
                 train, eval_every=max(1, train.steps // 20), checkpoint_every=max(1, math.ceil(train.steps / 4))
             ),
-            runtime=runtime
-            if runtime.batching != "auto"
-            else dataclasses.replace(runtime, batching="map" if platform == "cpu" else "vmap"),
+            runtime=dataclasses.replace(
+                runtime,
+                batching={"cpu": "map"}.get(platform, "vmap") if runtime.batching == "auto" else runtime.batching,
+                source=extension.source_hash(own_code(self)),
+            ),
         )
 
     def rate_scale(self) -> float:
@@ -302,7 +201,7 @@ class RunConfig:
 
     def slug(self) -> list[str]:
         """The readable parts of a run's id."""
-        return [self.problem, f"s{self.seed}"]
+        return [_word(self.problem), f"s{self.seed}"]
 
 
 @dataclass(frozen=True)
@@ -347,10 +246,28 @@ class DepthConfig(RunConfig):
 
     def slug(self) -> list[str]:
         loss = [self.target.loss] if self.target.loss == "mse" else ["kl", f"T{self.target.temperature:.4g}"]
-        return [self.teacher.kind, f"d{self.student.depth}", *loss, f"s{self.seed}"]
+        shape = [] if self.student.scheme == "euler" else [self.student.scheme]
+        shape += [] if self.student.block == "published" else [_word(self.student.block)]
+        return [_word(self.teacher.kind), *shape, f"d{self.student.depth}", *loss, f"s{self.seed}"]
 
 
 SCHEMAS: dict[str, type[RunConfig]] = {"depth": DepthConfig}
+
+
+def schema(problem: str) -> type[RunConfig]:
+    """The config of a problem: a built-in one, or the `Config` of somebody's own `problem=file.py`.
+
+    Raises:
+        ConfigError: there is no such problem, or its file has no `Config` that extends `RunConfig`.
+    """
+    if problem in SCHEMAS:
+        return SCHEMAS[problem]
+    if not isinstance(problem, str) or not problem.endswith(".py"):
+        refuse("problem", problem, f"{', '.join(SCHEMAS)}, or your own as file.py")
+    found = extension.load("problem", f"{problem}:Config")
+    if not (isinstance(found, type) and issubclass(found, RunConfig)):
+        refuse("problem", problem, "a file whose Config is a dataclass that extends toydepth.RunConfig")
+    return found
 
 
 # --- the border ---------------------------------------------------------------------------------------------
@@ -364,10 +281,8 @@ def refuse(name: str, value: Any, allowed: str) -> None:
 
 def parse(tree: Mapping[str, Any]) -> RunConfig:
     """A checked `RunConfig` from a nested mapping; raises `ConfigError` for an unknown key or a bad value."""
-    problem = tree.get("problem", "depth")
-    if not isinstance(problem, str) or problem not in SCHEMAS:
-        refuse("problem", problem, "one of " + ", ".join(SCHEMAS))
-    config = _build(SCHEMAS[problem], tree, "", SCHEMAS[problem])
+    kind = schema(tree.get("problem", "depth"))
+    config = _build(kind, tree, "", kind)
     config.check()
     return config
 
@@ -375,6 +290,13 @@ def parse(tree: Mapping[str, Any]) -> RunConfig:
 def resolve(config: RunConfig, platform: str = "cpu") -> RunConfig:
     """The config with every dependent default filled in. `platform` is JAX's name of the backend."""
     return config.complete(platform)
+
+
+def own_code(config: RunConfig) -> dict[str, str]:
+    """{dotted name: reference} of the fields that name somebody's own code."""
+    flat = flatten(config)
+    named = {name: flat[name] for name, spec in _specs(type(config), "") if spec.metadata["code"]}
+    return {name: value for name, value in named.items() if ":" in value or value.endswith(".py")}
 
 
 def flatten(config: RunConfig) -> dict[str, Any]:
@@ -392,7 +314,8 @@ def matters(config: RunConfig) -> dict[str, Any]:
 
 def run_id(config: RunConfig) -> str:
     """A readable slug and a hash of the fields that matter to the numbers, of a resolved config."""
-    text = json.dumps(matters(config), sort_keys=True)
+    used = {name: value for name, value in matters(config).items() if value is not None}
+    text = json.dumps(used, sort_keys=True)
     return "-".join([*config.slug(), hashlib.sha256(text.encode()).hexdigest()[:8]])
 
 
@@ -412,12 +335,12 @@ def twin(config: RunConfig) -> RunConfig:
 
 def defaults(problem: str = "depth") -> dict[str, Any]:
     """The defaults of a problem as a nested dict: what Hydra composes upon."""
-    return dataclasses.asdict(SCHEMAS[problem]())
+    return dataclasses.asdict(schema(problem)()) | {"problem": problem}
 
 
 def allowed(problem: str = "depth") -> dict[str, str]:
     """{dotted name: what is allowed} for help texts and error messages."""
-    return {name: spec.metadata["allowed"] for name, spec in _specs(SCHEMAS[problem], "")}
+    return {name: spec.metadata["allowed"] for name, spec in _specs(schema(problem), "")}
 
 
 def _build(kind: type, tree: Mapping[str, Any], prefix: str, root: type) -> Any:
@@ -449,6 +372,11 @@ def _hint(name: str, root: type, siblings: list[str]) -> str:
     close = [known for known in names if known.rpartition(".")[2] == word]
     close = close or difflib.get_close_matches(name, names + sections, n=1)
     return f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(siblings)}"
+
+
+def _word(reference: str) -> str:
+    """A reference as one word of a folder's name: the object's name, or the file's."""
+    return re.sub(r"\W", "_", reference.rpartition(":")[2].rpartition("/")[2].removesuffix(".py"))
 
 
 def _fill(section: Any, **values: Any) -> Any:

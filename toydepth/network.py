@@ -18,7 +18,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-Layers = Any  # the pytree of a block's parameters, every leaf with a leading axis for the layers
+from .blocks import Functions, functions
+from .schemes import SCHEMES, STAGES
+
+Layers = Any  # the pytree of the blocks' parameters, every leaf with a leading axis for the layers
 EPSILON = 1e-6
 
 
@@ -47,36 +50,54 @@ class Block(nnx.Module):
 
 @dataclass(frozen=True)
 class Network:
-    """`depth` blocks of one kind: the static part of a network. Parameters are passed in, stacked over layers."""
+    """`depth` blocks in an integration scheme: the static part of a network. Parameters are passed in, stacked.
+
+    `block` is a Flax module or a pair of functions, see `toydepth.blocks`. A scheme of several stages has as many
+    independent blocks in each of its layers, as published for the midpoint (app. C.3), under the names of `stages`.
+    """
 
     width: int
     hidden: int
     depth: int
+    scheme: str = "euler"
+    block: Any = Block
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """The names of a layer's blocks; a single one needs none."""
+        count = STAGES[self.scheme]
+        return tuple(f"stage{i + 1}" for i in range(count)) if count > 1 else ()
+
+    @property
+    def functions(self) -> Functions:
+        """The block's (init, apply)."""
+        return functions(self.block, width=self.width, hidden=self.hidden)
 
     def init(self, key: PRNGKeyArray, index: Int[Array, " layers"] | None = None) -> Layers:
         """Fresh layers. Layer l is drawn from `fold_in(key, index[l])`; equal indices give equal layers."""
         index = jnp.arange(self.depth) if index is None else index
+        fresh, _ = self.functions
 
         def layer(i: Int[Array, ""]) -> Any:
-            block = Block(self.width, self.hidden, rngs=nnx.Rngs(params=jax.random.fold_in(key, i)))
-            return nnx.to_pure_dict(nnx.state(block))
+            key_i = jax.random.fold_in(key, i)
+            keys = jax.random.split(key_i, len(self.stages)) if self.stages else ()
+            return {name: fresh(k) for name, k in zip(self.stages, keys, strict=True)} or fresh(key_i)
 
         return jax.lax.map(layer, index)  # a map, since XLA compiles stacked random numbers very slowly
 
-    def block(self, layer: Any, h: Float[Array, " width"]) -> Float[Array, " width"]:
-        """One block on one state vector."""
-        shape = nnx.eval_shape(lambda: Block(self.width, self.hidden, rngs=nnx.Rngs(0)))
-        graph, state = nnx.split(shape)
-        nnx.replace_by_pure_dict(state, layer)
-        return nnx.merge(graph, state)(h)
+    def layer(self, layer: Any, h: Float[Array, " width"]) -> Float[Array, " width"]:
+        """One layer on one state vector: a step of the scheme."""
+        _, apply = self.functions
+        stages = [layer[name] for name in self.stages] or [layer]
+        return SCHEMES[self.scheme]([functools.partial(apply, stage) for stage in stages], h)
 
     def __call__(self, layers: Layers, h: Float[Array, "batch width"]) -> Float[Array, "batch width"]:
         """The last state h_depth, before the final norm. Differentiable; the backward pass recomputes layers."""
-        return apply_layers(self.block, layers, h)
+        return apply_layers(self.layer, layers, h)
 
     def states(self, layers: Layers, h: Float[Array, "batch width"]) -> Float[Array, "depth+1 batch width"]:
         """All states h_0 ... h_depth."""
-        block = rows(self.block)
+        block = rows(self.layer)
         _, later = jax.lax.scan(lambda h, layer: (block(layer, h),) * 2, h, layers)
         return jnp.concatenate([h[None], later])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..config import DepthConfig
-from ..network import Network, norm_rows, teacher_layers
+from .. import blocks
+from ..config import ConfigError, DepthConfig
+from ..extension import load
+from ..network import Block, Network, norm_rows, rows, teacher_layers
 from . import ROLES
 
 Tree = Any
@@ -19,17 +22,21 @@ Tree = Any
 
 @dataclass(frozen=True)
 class TeacherStream:
-    """Gaussian inputs and the final states of a teacher on them."""
+    """Gaussian inputs and the final states of a teacher on them: a residual network, or somebody's own module."""
 
     network: Network
     vocab: int
     batch: int
+    own: Any = None
 
     def init(self, source: Tree) -> Tree:
-        """The teacher of a source (see `source_of`): stacked layers and a head [vocab, width]."""
+        """The teacher of a source (see `source_of`): its parameters, stacked over layers, and a head [vocab, width]."""
         key = jax.random.key(source["seed"])
         layers_key, head_key = jax.random.split(jax.random.fold_in(key, ROLES["teacher"]))
-        layers = teacher_layers(self.network, layers_key, source["index"], source["rho"], source["scale"])
+        if self.own is None:
+            layers = teacher_layers(self.network, layers_key, source["index"], source["rho"], source["scale"])
+        else:
+            layers = self.functions[0](layers_key)
         shape, bound = (self.vocab, self.network.width), self.network.width**-0.5
         linear = jax.random.uniform(head_key, shape, minval=-bound, maxval=bound)
         normal = jax.random.normal(head_key, shape) * bound
@@ -38,18 +45,31 @@ class TeacherStream:
     def draw(self, fixed: Tree, key: PRNGKeyArray) -> Tree:
         """Inputs x ~ N(0, I), RMS-normalised, and the teacher's RMS-normalised final states, both [batch, width]."""
         inputs = norm_rows(jax.random.normal(key, (self.batch, self.network.width)))
-        return {"inputs": inputs, "states": norm_rows(self.network(fixed["layers"], inputs))}
+        return {"inputs": inputs, "states": self.states(fixed, inputs)}
+
+    def states(self, fixed: Tree, inputs: Float[Array, "batch width"]) -> Float[Array, "batch width"]:
+        """The teacher's RMS-normalised final states."""
+        if self.own is None:
+            return norm_rows(self.network(fixed["layers"], inputs))
+        return norm_rows(rows(self.functions[1])(fixed["layers"], inputs))
 
     def context(self, fixed: Tree) -> Tree:
         return {"head": fixed["head"]}
 
     def flops(self) -> float:
-        return _forward_flops(self.network) * self.batch
+        if self.own is None:
+            return _forward_flops(self.network) * self.batch
+        return blocks.flops(self.functions, self.network.width) * self.batch
+
+    @property
+    def functions(self) -> blocks.Functions:
+        """Somebody's own teacher as (init, apply)."""
+        return blocks.functions(self.own, self.network.width, hidden=self.network.hidden, depth=self.network.depth)
 
 
 @dataclass(frozen=True)
 class DepthProblem:
-    """A student of `network.depth` Euler layers on a teacher's stream."""
+    """A student of `network.depth` layers on a teacher's stream."""
 
     stream: TeacherStream
     network: Network
@@ -57,12 +77,20 @@ class DepthProblem:
     head: str
 
     def label(self) -> str:
-        return f"depth {self.network.depth}, width {self.network.width}, hidden {self.network.hidden}, {self.loss}"
+        network = self.network
+        kind = "" if network.block is Block else f", {getattr(network.block, '__name__', 'own block')}"
+        scheme = "" if network.scheme == "euler" else f", {network.scheme}"
+        return f"depth {network.depth}, width {network.width}, hidden {network.hidden}{scheme}{kind}, {self.loss}"
 
     def init(self, key: PRNGKeyArray) -> Tree:
-        """Layers with W2 = 0 (the identity map) and, where the student learns its head, a zero head."""
+        """Layers with W2 = 0 (the identity map) and, where the student learns its head, a zero head.
+
+        Somebody's own block starts as it is written.
+        """
         layers = self.network.init(key)
-        params = {"layers": layers | {"W2": jnp.zeros_like(layers["W2"])}}
+        if self.network.block is Block:
+            layers = jax.tree_util.tree_map_with_path(_without_w2, layers)
+        params = {"layers": layers}
         return params | {"head": jnp.zeros((self.stream.vocab, self.network.width))} if self._learns_head else params
 
     def losses(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, " batch"]:
@@ -85,7 +113,8 @@ class DepthProblem:
     def activation_bytes(self) -> float:
         """The states between layers, one layer's hidden units, and the logits."""
         logits = 4 * self.stream.vocab if self.loss == "kl" else 0
-        columns = self.network.width * (self.network.depth + 2) + 4 * self.network.hidden + logits
+        hidden = 4 * self.network.hidden * max(1, len(self.network.stages))
+        columns = self.network.width * (self.network.depth + 2) + hidden + logits
         return 4.0 * self.stream.batch * columns
 
     @property
@@ -94,12 +123,24 @@ class DepthProblem:
 
 
 def problem_of(config: DepthConfig) -> DepthProblem:
-    """The static part of a resolved config."""
+    """The static part of a resolved config.
+
+    Raises:
+        ConfigError: somebody's own block or teacher cannot be loaded, or is none.
+    """
     teacher, student, target = config.teacher, config.student, config.target
     assert teacher.hidden and student.hidden
-    stream = TeacherStream(Network(teacher.width, teacher.hidden, teacher.depth), target.vocab, config.train.batch)
-    network = Network(teacher.width, student.hidden, student.depth)
-    return DepthProblem(stream, network, target.loss, target.head if target.loss == "kl" else "none")
+    own = load("teacher.kind", teacher.kind) if ":" in teacher.kind else None
+    block = load("student.block", student.block) if ":" in student.block else Block
+    reference = Network(teacher.width, teacher.hidden, teacher.depth)
+    stream = TeacherStream(reference, target.vocab, config.train.batch, own)
+    network = Network(teacher.width, student.hidden, student.depth, student.scheme, block)
+    problem = DepthProblem(stream, network, target.loss, target.head if target.loss == "kl" else "none")
+    if own is not None:
+        _check("teacher.kind", teacher.kind, lambda: stream.functions, teacher.width)
+    if block is not Block:
+        _check("student.block", student.block, lambda: network.functions, teacher.width)
+    return problem
 
 
 def source_of(config: DepthConfig) -> Tree:
@@ -124,4 +165,20 @@ def hyper_of(config: DepthConfig) -> dict[str, float]:
 
 
 def _forward_flops(network: Network) -> float:
-    return 4.0 * network.width * network.hidden * network.depth
+    """Of one sample through all layers; the published block's matrix products, or what XLA counts of another one."""
+    published = network.block is Block
+    block = 4.0 * network.width * network.hidden if published else blocks.flops(network.functions, network.width)
+    return block * network.depth * max(1, len(network.stages))
+
+
+def _without_w2(path: Any, leaf: Any) -> Any:
+    return jnp.zeros_like(leaf) if path[-1] == jax.tree_util.DictKey("W2") else leaf
+
+
+def _check(field: str, reference: str, found: Callable[[], blocks.Functions], width: int) -> None:
+    """Tries somebody's own code on shapes alone, so that what is wrong with it is said before anything compiles."""
+    try:
+        blocks.check(found(), width)
+    except Exception as error:
+        reason = str(error) if isinstance(error, TypeError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{field}={reference}: {(reason.splitlines() or [''])[0]}") from error
