@@ -436,7 +436,7 @@ def test_a_run_logs_short_lines_and_none_from_absl(training, capsys):
         ("plan --cfg job teacher=tied", ["kind: tied", "depth: 8"]),
         ("run --cfg hydra --package hydra.launcher", ["ToydepthLauncher"]),
         ("run --info defaults", ["problem/depth"]),
-        ("fit --help", ["--floor", "--variable"]),
+        ("fit --help", ["--x", "--range", "--floor", "--by", "--where", "--best-over", "--out"]),
     ],
 )
 def test_looking_costs_nothing(training, capsys, words, shown):

@@ -6,7 +6,7 @@ import pytest
 
 from toydepth.config import parse, resolve
 from toydepth.engine import role_key
-from toydepth.problems import hyper_of, problem_of, source_of
+from toydepth.problems import losses as losses_of, hyper_of, problem_of, source_of
 
 
 def setting(seed=0, **target):
@@ -53,7 +53,7 @@ def final_states(problem, params, batch):
 )
 def test_kl_is_that_of_the_teacher_from_the_student(target, student_temperature):
     problem, fixed, batch, _, params, hyper = setting(loss="kl", temperature=0.3, vocab=10, **target)
-    losses = problem.losses(params, batch, problem.stream.context(fixed), hyper)
+    losses = losses_of(problem, params, batch, problem.stream.context(fixed), hyper)
     head = np.asarray(params["head"] if target["head"] == "learned" else fixed["head"], np.float64)
     teacher = softmax(np.asarray(batch["states"], np.float64) @ np.asarray(fixed["head"], np.float64).T / 0.3)
     student = softmax(final_states(problem, params, batch) @ head.T / student_temperature)
@@ -64,21 +64,21 @@ def test_kl_is_that_of_the_teacher_from_the_student(target, student_temperature)
 
 def test_mse_is_that_of_the_normalised_states():
     problem, fixed, batch, _, params, hyper = setting(loss="mse")
-    losses = problem.losses(params, batch, problem.stream.context(fixed), hyper)
+    losses = losses_of(problem, params, batch, problem.stream.context(fixed), hyper)
     expected = np.mean((final_states(problem, params, batch) - np.asarray(batch["states"])) ** 2, axis=1)
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
 
 
 def test_a_student_starts_as_the_identity():
     problem, fixed, batch, start, _, hyper = setting(loss="mse")
-    losses = problem.losses(start, batch, problem.stream.context(fixed), hyper)
+    losses = losses_of(problem, start, batch, problem.stream.context(fixed), hyper)
     expected = np.mean((np.asarray(batch["inputs"]) - np.asarray(batch["states"])) ** 2, axis=1)
     np.testing.assert_allclose(losses, expected, rtol=1e-4)
 
 
 def test_a_learned_head_starts_at_zero():
     problem, fixed, batch, start, _, hyper = setting(loss="kl", temperature=0.3, vocab=10)
-    losses = problem.losses(start, batch, problem.stream.context(fixed), hyper)
+    losses = losses_of(problem, start, batch, problem.stream.context(fixed), hyper)
     teacher = softmax(np.asarray(batch["states"]) @ np.asarray(fixed["head"]).T / 0.3)
     np.testing.assert_allclose(losses, np.log(10) + np.sum(teacher * np.log(teacher), axis=1), rtol=1e-3, atol=1e-5)
 
@@ -87,7 +87,7 @@ def test_a_perfect_student_has_no_loss():
     problem, fixed, batch, _, _, hyper = setting(loss="kl", head="teacher", temperature=0.3, vocab=10)
     same = {**batch, "inputs": batch["states"]}  # already where the teacher ends
     start = problem.init(role_key(0, "student"))
-    np.testing.assert_allclose(problem.losses(start, same, problem.stream.context(fixed), hyper), 0, atol=1e-5)
+    np.testing.assert_allclose(losses_of(problem, start, same, problem.stream.context(fixed), hyper), 0, atol=1e-5)
 
 
 @pytest.mark.parametrize(("init", "ratio"), [("linear", 3**-0.5), ("normal", 1.0)])

@@ -1,5 +1,7 @@
-"""`toydepth fit`: exponents and figure from run folders alone."""
+"""`toydepth fit`: exponents and figures from run folders alone."""
 
+import itertools
+import json
 import shlex
 import subprocess
 import sys
@@ -8,25 +10,28 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from toydepth import config, store
+from toydepth import config, derive, store
 from toydepth.cli import main
+from toydepth.selection import FitOptions
 
 PLANTED = {"tied": 3.0, "independent": 1.0}
 DERIVED = ["alpha.png", "exponents.csv", "exponents.json", "runs.parquet"]
 
 
-def write_run(folder: Path, kind: str, depth: int, seed: int, status: str = "done") -> None:
-    """A run's folder with a planted loss; each replicate has a constant of its own."""
+def write_run(folder: Path, kind: str, depth: int, seed: int, status: str = "done", lr: float = 0.02) -> None:
+    """A run's folder with a planted loss, lower at higher rates; each replicate has a constant of its own."""
     tree = {"teacher": {"kind": kind}, "student": {"depth": depth}, "seed": seed, "train": {"steps": 10}}
+    tree |= {"optimizer": {"lr": lr}}
     resolved = config.resolve(config.parse(tree))
     run = store.run_folder(folder, config.run_id(resolved))
     store.write_config(run, resolved)
-    loss = (1 + seed / 10) * depth ** -PLANTED[kind]
+    loss = (1 + seed / 10) * depth ** -PLANTED[kind] * 0.02 / lr
     for step, value in ((0, 1.0), (10, loss)):
         row = {"step": step, "loss": value, "loss_sem": value / 100, "train_loss": value}
         store.append_history(run, row | {"lr": 0.1, "tau": 0.1 * step, "seconds": step})
     if status == "done":
         result = {"loss": loss, "loss_sem": loss / 100, "half_loss": loss * 1.01, "steps": 10}
+        result |= {"parameters": 100 * depth, "flops": 1e3 * depth**2, "loss_first": loss, "loss_second": 1.2 * loss}
         store.write_json(run / "result.json", result | {"slope": -0.014, "converged": True})
     store.write_status(run, status, 10)
 
@@ -80,15 +85,98 @@ def test_runs_left_out_are_counted_in_words(sweep, capsys):
     assert "1 diverged" in " ".join(capsys.readouterr().out.split())
 
 
+def fitted(folder: Path = Path("outputs/planted")) -> tuple[dict, list[dict]]:
+    record = json.loads((folder / "exponents.json").read_text())
+    assert list(record) == ["fit", "exponents"]
+    return record["fit"], record["exponents"]
+
+
+def test_flops_a_range_and_a_condition_select_and_are_recorded(sweep):
+    line = "fit outputs/planted --x flops --range 5e3:1e6 --where \"kind == 'tied' and status = 'done'\" --by kind"
+    assert typed(line) == 0
+    options, (e,) = fitted()
+    assert options == {
+        "x": "flops",
+        "range": [5e3, 1e6],
+        "floor": "none",
+        "by": ["teacher.kind"],
+        "where": "kind == 'tied' and status = 'done'",
+        "best_over": [],
+    }
+    assert e["alpha"] == pytest.approx(1.5)
+    assert (e["regime"], e["variable"], e["n_runs"], e["x_min"]) == ({"teacher.kind": "tied"}, "flops", 4, 16e3)
+    assert "student.depth changes with flops" in e["verdict"]
+    assert pl.read_csv(sweep / "exponents.csv")["alpha"].to_list() == pytest.approx([1.5])
+    assert pl.read_parquet(sweep / "runs.parquet").height == 12  # the table stays whole
+    # Nothing of a fit stays behind for the next.
+    assert typed("fit outputs/planted") == 0
+    options, found = fitted()
+    assert (options["x"], options["by"], len(found)) == ("student.depth", None, 2)
+
+
+def test_the_best_rates_are_fitted_on_the_other_half(sweep, capsys):
+    for kind, depth, seed, lr in itertools.product(PLANTED, (2, 4, 8), (0, 1), (0.01, 0.04)):
+        write_run(sweep, kind, depth, seed, lr=lr)
+    derived = derive.derive(sweep, FitOptions(x="depth", best_over=("lr",), floor="free"), figure=False)
+    assert derived.options == FitOptions(best_over=("optimizer.lr",), floor="free")
+    assert derived.runs.height == 12
+    assert set(derived.runs["optimizer.lr"]) == {0.04}
+    assert derived.caption.endswith("(fit --floor free --best-over optimizer.lr)")
+    assert [e.regime for e in derived.fits] == [{"teacher.kind": k, "target.loss": "mse"} for k in sorted(PLANTED)]
+    for e in derived.fits:
+        assert e.alpha == pytest.approx(PLANTED[e.regime["teacher.kind"]], rel=1e-3)
+        assert e.c == pytest.approx(1.2 * 0.5 * 1.1**0.5, rel=1e-3)
+        assert "best found over optimizer.lr (and with it optimizer.adam_lr)" in e.verdict
+        assert "best optimizer.lr at the edge of its grid (0.04) at depth 2, 4, 8" in e.verdict
+    best = fitted()[1][0]["best"]
+    assert best[0] == {"student.depth": 2, "optimizer.lr": 0.04, "tried": 3, "at_edge": ["optimizer.lr"]}
+    # A fit of all rates has a regime for each, and the planted constant.
+    plain = derive.derive(sweep, figure=False)
+    assert len(plain.fits) == 6
+    derive.print_table(plain)
+    assert "optimizer.lr" in capsys.readouterr().out
+
+
+def test_all_options_go_together(sweep):
+    for kind, depth, seed in itertools.product(PLANTED, (2, 4, 8), (0, 1)):
+        write_run(sweep, kind, depth, seed, lr=0.01)
+    line = "fit outputs/planted --x flops --floor free --by kind --where 'depth >= 2' --range :1e9 --best-over lr"
+    assert typed(f"{line} --out all") == 0
+    _, found = fitted(Path("all"))
+    assert [e["alpha"] for e in found] == pytest.approx([PLANTED["independent"] / 2, PLANTED["tied"] / 2], rel=1e-3)
+    assert {c["optimizer.lr"] for e in found for c in e["best"]} == {0.02}
+
+
+def test_runs_that_recorded_no_halves_are_refused_for_best_over(sweep, capfd):
+    write_run(sweep, "tied", 2, 0, lr=0.01)
+    for path in sweep.glob("runs/tied*/result.json"):
+        result = json.loads(path.read_text())
+        del result["loss_first"]
+        path.write_text(json.dumps(result))
+    assert typed("fit outputs/planted --best-over lr") == 2
+    assert "--best-over optimizer.lr: 7 of 13 runs did not record" in capfd.readouterr().err
+    assert typed("fit outputs/planted") == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ("fit nowhere", "nowhere: no such folder"),
         ("fit outputs", "outputs: no runs in it"),
         ("fit unfinished", "unfinished: none of its runs has finished (1 running)"),
-        ("fit outputs/planted --variable width", "variable=width"),
-        ("fit outputs/planted --variable teacher.kind", "variable=teacher.kind"),
+        ("fit outputs/planted --x widht", "--x widht: no such column; there are teacher.width"),
+        ("fit outputs/planted --x teacher.kind", "--x teacher.kind: allowed is a field with numbers"),
+        ("fit outputs/planted --x data.unique", "--x data.unique: a power law needs values above 0"),
         ("fit outputs/planted --floor low", "--floor"),
+        ("fit outputs/planted --range 48:4", "--range 48:4: allowed is LOW:HIGH"),
+        ("fit outputs/planted --range a", "--range a: allowed is LOW:HIGH"),
+        ("fit outputs/planted --range 100:", "no run has student.depth within it; they have 2 to 8"),
+        ("fit outputs/planted --by kind,", "--by kind,: allowed is a list"),
+        ("fit outputs/planted --by knd", "--by knd: no such column; there are teacher.kind"),
+        ("fit outputs/planted --where \"kind = 'tide'\"", "none of the 12 runs is so"),
+        ("fit outputs/planted --where 'depth >'", "--where depth >: "),
+        ("fit outputs/planted --best-over lr", "--best-over optimizer.lr: nothing to choose"),
+        ("fit outputs/planted --best-over data.unique --x data.unique", "that is what loss is a power of"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_writes_nothing(sweep, capfd, words, said):

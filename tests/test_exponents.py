@@ -7,11 +7,9 @@ import sys
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from toydepth import exponents
-from toydepth.exponents import COLUMNS, Exponent, fit, local_slopes, power_law, to_dicts, to_frame
+from toydepth import exponents, powerlaw
+from toydepth.exponents import COLUMNS, Exponent, fit, to_dicts, to_frame
 
 DEPTHS = np.array([2, 3, 4, 6, 8, 12])
 SCHEMA = {"half_loss": pl.Float64, "converged": pl.Boolean, "target.temperature": pl.Float64}
@@ -90,46 +88,10 @@ def test_a_floor_held_above_zero_would_not_be_covered():
     runs = draws(1, 0.0, replicates=10, seed=0, n=100)
     loss = runs["loss"].to_numpy().reshape(100, 10, 6)
     curves = [(DEPTHS.astype(float), curve) for curve in loss.reshape(1000, 6)]
-    held = np.reshape([law.alpha for law in exponents._power_laws(curves, "free", lowest=0.0)], (100, 10))
-    intervals = [exponents.student_interval(list(alphas)) for alphas in held]
+    held = np.reshape([law.alpha for law in powerlaw.power_laws(curves, "free", lowest=0.0)], (100, 10))
+    intervals = [powerlaw.student_interval(list(alphas)) for alphas in held]
     assert np.mean([low <= 1 <= high for low, high in intervals if low is not None and high is not None]) < 0.85
     assert coverage(fit(runs, floor="free"), 1) >= 0.90
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(st.floats(0.3, 5), st.floats(1e-3, 1e3), st.floats(0, 3), st.floats(0.1, 10))
-def test_power_law_recovers_exact_curves(a, c, ratio, unit):
-    x = DEPTHS * unit
-    law = power_law(x, c * x**-a)
-    assert np.allclose([law.alpha, law.c, law.r2], [a, c, 1], rtol=1e-8)
-    floor = ratio * c * x[-1] ** -a
-    law = power_law(x, c * x**-a + floor, floor="free")
-    assert np.allclose([law.alpha, law.c], [a, c], rtol=1e-3)
-    assert np.isclose(law.floor, floor, rtol=1e-3, atol=1e-4 * c * x[-1] ** -a)
-
-
-def test_power_law_floor_is_never_negative_and_alpha_is_the_plain_slope():
-    x = DEPTHS.astype(float)
-    concave = x**-1.0 - 0.3 / 12
-    assert power_law(x, concave, floor="free").floor == 0
-    assert exponents.alpha(x, concave) == pytest.approx(-np.polyfit(np.log(x), np.log(concave), 1)[0])
-
-
-@pytest.mark.parametrize(
-    ("x", "loss", "floor"),
-    [([2, 2], [1, 1], "none"), ([2, 4], [1, 0.5], "free"), ([2, 4], [1, -1], "none"), ([2, 4], [1, np.nan], "none")],
-)
-def test_power_law_refuses_what_it_cannot_fit(x, loss, floor):
-    with pytest.raises(ValueError, match="power law"):
-        power_law(np.array(x), np.array(loss), floor=floor)
-
-
-def test_local_slopes():
-    x = DEPTHS.astype(float)
-    middles, slopes = local_slopes(x, 7 * x**-2.5)
-    assert np.allclose(slopes, 2.5)
-    assert np.allclose(middles, np.sqrt(x[1:] * x[:-1]))
-    assert local_slopes(x, x**-2.5 + 0.01)[1][-1] < 2
 
 
 VERDICTS = {
@@ -203,6 +165,102 @@ def test_a_field_that_follows_the_variable_is_no_regime_but_is_named():
     assert not any(e.along for e in fit(crossed))
 
 
+def counted(runs):
+    """The table with sizes that follow from the config, and with losses of flops^-0.7."""
+    depth, steps = pl.col("student.depth"), pl.col("train.steps")
+    runs = runs.with_columns(parameters=100 * depth, flops=(300 * depth * steps).cast(pl.Float64))
+    return runs.with_columns(loss=pl.col("flops") ** -0.7, half_loss=1.05 * pl.col("flops") ** -0.6)
+
+
+def test_counts_are_moved_by_depth_and_budget_and_these_are_no_regimes():
+    runs = counted(
+        pl.concat([table(**{"train.steps": n, "optimizer.lr": r}) for n in (1000, 1700) for r in (0.1, 0.2)])
+    )
+    found = fit(runs, "flops")
+    assert [e.regime["optimizer.lr"] for e in found] == [0.1, 0.2]
+    for e in found:
+        assert e.along == ("student.depth", "train.steps")
+        assert (e.n_runs, e.x_min, e.x_max) == (36, 300 * 2 * 1000, 300 * 12 * 1700)
+        assert e.alpha == pytest.approx(0.7)
+        assert "student.depth, train.steps changes with flops" in e.verdict
+    # Steps do not change how many parameters there are, so they remain a regime; so does what depth splits.
+    assert [e.regime["train.steps"] for e in fit(runs, "parameters")] == [1000, 1000, 1700, 1700]
+    assert all(e.along == ("student.depth",) for e in fit(runs, "parameters"))
+    assert len(fit(runs, "student.depth")) == 4
+
+
+def test_counts_that_coincide_or_are_coupled_still_pool_what_moves_them():
+    coupled = table().with_columns((1000 * pl.col("student.depth")).alias("train.steps"))
+    (e,) = fit(counted(coupled), "flops")
+    assert e.along == ("student.depth", "train.steps")
+    assert e.alpha == pytest.approx(0.7)
+    # 4 layers for 1,000 steps cost what 2 layers cost for 2,000: an x then has two depths.
+    (e,) = fit(counted(pl.concat([table(**{"train.steps": n}) for n in (1000, 2000)])), "flops")
+    assert e.along == ("student.depth", "train.steps")
+    assert e.alpha == pytest.approx(0.7)
+
+
+def test_schemes_and_other_teachers_remain_regimes_though_they_change_the_counts():
+    tables = [
+        counted(table(**{"train.steps": 1000, "student.scheme": scheme, "teacher.width": width})).with_columns(
+            flops=pl.col("flops") * factor * width, loss=pl.col("loss") * factor
+        )
+        for scheme, factor in [("euler", 1), ("rk4", 4.1)]
+        for width in (16, 32)
+    ]
+    found = fit(pl.concat(tables), "flops")
+    assert len({(e.regime["student.scheme"], e.regime["teacher.width"]) for e in found}) == len(found) == 4
+    assert [e.alpha for e in found] == pytest.approx([0.7] * 4)
+    assert fit(pl.concat(tables), "flops", by=["teacher.kind"])[0].alpha != pytest.approx(0.7, abs=0.1)
+
+
+def test_a_twins_smaller_count_changes_no_exponent():
+    runs = counted(table(**{"train.steps": 1000}))
+    (e,) = fit(runs, "flops")
+    flops, half = (runs.filter(pl.col("seed") == 0)[name].to_numpy() for name in ("flops", "half_loss"))
+    assert e.alpha_half == pytest.approx(powerlaw.alpha(flops / 2, half)) == pytest.approx(0.6)
+    assert e.alpha_half != pytest.approx(powerlaw.alpha(flops**0.9, half))
+
+
+def test_runs_that_have_no_count_yet_are_counted_as_left_out():
+    young = (pl.col("seed") == 1) & (pl.col("student.depth") == 12)
+    runs = counted(table(**{"train.steps": 1000}))
+    runs = runs.with_columns(
+        flops=pl.when(~young).then("flops"), status=pl.when(young).then(pl.lit("running")).otherwise("status")
+    )
+    (e,) = fit(runs, "flops")
+    assert e.left_out == {"running": 1}
+    assert (e.n_runs, e.alpha) == (17, pytest.approx(0.7))
+
+
+def test_replicates_may_have_sizes_of_their_own():
+    runs = counted(table(**{"train.steps": 1000})).with_columns(flops=pl.col("flops") * (1 + 0.01 * pl.col("seed")))
+    (e,) = fit(runs, "flops")
+    assert (e.n_replicates, e.n_runs) == (3, 18)
+    assert e.alpha == pytest.approx(0.7)
+
+
+def test_by_pools_what_else_varies_and_says_so():
+    rates = [table(kind, a, noise=0, **{"optimizer.lr": r}) for kind, a in [("tied", 3), ("mixed", 2)] for r in (1, 2)]
+    runs = pl.concat(rates).with_columns(loss=pl.col("loss") * pl.col("optimizer.lr"))
+    assert len(fit(runs)) == 4
+    assert not any("pooled" in e.verdict for e in fit(runs))
+    found = fit(runs, by=["teacher.kind"])
+    assert [e.regime for e in found] == [{"teacher.kind": "mixed"}, {"teacher.kind": "tied"}]
+    assert [e.alpha for e in found] == pytest.approx([2, 3])
+    assert [(e.n_runs, e.n_replicates, e.pooled) for e in found] == [(36, 3, ("optimizer.lr",))] * 2
+    assert [e.c for e in found] == pytest.approx([2**0.5] * 2)  # a cell's geometric mean
+    assert all("pooled over optimizer.lr" in e.verdict for e in found)
+    assert to_frame(found).columns == ["teacher.kind", *COLUMNS]
+    # Only what varies within a regime is pooled there.
+    (tied, mixed) = fit(
+        runs.filter((pl.col("optimizer.lr") == 1) | (pl.col("teacher.kind") == "tied")), by=["teacher.kind"]
+    )[::-1]
+    assert (tied.pooled, mixed.pooled) == (("optimizer.lr",), ())
+    (everything,) = fit(runs, by=["target.loss"])
+    assert everything.pooled == ("teacher.kind", "optimizer.lr")
+
+
 def test_diverged_and_unfinished_runs_are_left_out_and_counted():
     bad = (pl.col("seed") == 0) & (pl.col("student.depth") == 12)
     young = (pl.col("seed") == 1) & (pl.col("student.depth") > 3)
@@ -259,7 +317,7 @@ def test_frame_and_json():
 @pytest.mark.parametrize(
     ("variable", "floor", "message"),
     [
-        ("student.dept", "none", "variable=student.dept"),
+        ("student.dept", "none", "student.dept: not"),
         ("teacher.kind", "none", "not a numeric"),
         ("seed", "none", "above 0"),
         ("student.depth", "fixed", "floor=fixed: allowed are none, free"),

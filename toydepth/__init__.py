@@ -4,9 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config import ConfigError, RunConfig, parse
+    from .run import Run, open
     from .sweep import train
 
-__all__ = ["ConfigError", "RunConfig", "parse", "train"]
+__all__ = ["ConfigError", "Run", "RunConfig", "open", "parse", "train"]
+_ROOMS = {"train": ".sweep", "open": ".run", "Run": ".run"}
 
 
 def __getattr__(name: str) -> Any:
@@ -15,4 +17,4 @@ def __getattr__(name: str) -> Any:
 
     if name not in __all__:
         raise AttributeError(f"module 'toydepth' has no attribute {name!r}")
-    return getattr(import_module(".sweep" if name == "train" else ".config", __name__), name)
+    return getattr(import_module(_ROOMS.get(name, ".config"), __name__), name)

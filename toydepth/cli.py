@@ -13,10 +13,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from . import compose
 from .config import ConfigError, RunConfig
+
+if TYPE_CHECKING:
+    from .selection import FitOptions
 
 DONE, REFUSED = 0, 2  # 1 is a sweep's own: some of its runs failed or diverged
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
@@ -26,7 +29,8 @@ usage: toydepth COMMAND ...
 
   toydepth run [GROUP=OPTION ...] [FIELD=VALUE ...]    train one run, or a sweep over all combinations of values
   toydepth plan ...                                    the same arguments: what would be trained, and what it costs
-  toydepth fit DIR                                     exponents and figure from a sweep's folder
+  toydepth fit DIR [--x FIELD] [--range LOW:HIGH] ...  exponents and figures from a sweep's folder
+  toydepth report DIR ...                              the same arguments: the same, and report.html
 
 toydepth COMMAND --help says more. Exit codes: 0 all done; 1 some runs failed or diverged; 2 wrong request, nothing
 was run; 130 or 143 interrupted (the same command continues)."""
@@ -89,20 +93,61 @@ def _plan(words: list[str]) -> int:
 
 
 def _fit(words: list[str]) -> int:
-    parser = _Parser("toydepth fit", description="Exponents and figure, from a sweep's folder alone.")
-    parser.add_argument("folder", type=Path, metavar="DIR", help="a sweep's folder: outputs/<sweep.name>")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write; default: the sweep's folder")
-    parser.add_argument("--variable", default="student.depth", help="the swept size (default: student.depth)")
-    parser.add_argument("--floor", choices=("none", "free"), default="none", help="fit c x^-alpha, or with a + floor")
+    parser = _Parser("toydepth fit", description="Exponents and figures, from a sweep's folder alone.")
+    fit_options(parser)
     try:
-        options = parser.parse_args(words)
+        given = parser.parse_args(words)
     except SystemExit as stop:
         return DONE if not stop.code else REFUSED
     from . import derive
 
-    exponents = derive.derive(options.folder, options.variable, options.floor, options.out)
-    derive.print_table(exponents)
+    derive.print_table(derive.derive(given.folder, read_fit_options(given), given.out))
     return DONE
+
+
+def _report(words: list[str]) -> int:
+    parser = _Parser("toydepth report", description="Exponents, figures and report.html, from a sweep's folder alone.")
+    fit_options(parser)
+    try:
+        given = parser.parse_args(words)
+    except SystemExit as stop:
+        return DONE if not stop.code else REFUSED
+    from . import report
+
+    print(report.make(given.folder, read_fit_options(given), given.out))
+    return DONE
+
+
+def fit_options(parser: argparse.ArgumentParser) -> None:
+    """Adds what every command that fits takes: a sweep's folder, the options of the fit, where to write."""
+    add = parser.add_argument
+    add("folder", type=Path, metavar="DIR", help="a sweep's folder: outputs/<sweep.name>")
+    add(
+        "--x",
+        default="student.depth",
+        metavar="FIELD",
+        help="the size: a numeric field, parameters or flops; default: student.depth",
+    )
+    add("--range", metavar="LOW:HIGH", help="fit only runs with x in it, both ends included; one may be left out")
+    add("--floor", choices=("none", "free"), default="none", help="fit c x^-alpha, or with a + floor")
+    add("--by", metavar="FIELDS", help="a comma list of what tells regimes apart (default: every field that varies)")
+    add("--where", metavar="EXPR", help="""fit only these runs: "kind = 'tied' and target.temperature < 0.1" """)
+    add("--best-over", metavar="FIELDS", help="fit, at each x, the runs with the best values of these fields")
+    add("--out", type=Path, metavar="DIR", help="where to write; default: the sweep's folder")
+
+
+def read_fit_options(given: argparse.Namespace) -> FitOptions:
+    """The options among parsed `fit_options`."""
+    from .selection import FitOptions, parse_names, parse_range
+
+    return FitOptions(
+        x=given.x,
+        range=(None, None) if given.range is None else parse_range(given.range),
+        floor=given.floor,
+        by=None if given.by is None else parse_names(given.by, "--by"),
+        where=given.where,
+        best_over=() if given.best_over is None else parse_names(given.best_over, "--best-over"),
+    )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -110,7 +155,7 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(message)
 
 
-COMMANDS = {"run": _run, "plan": _plan, "fit": _fit}
+COMMANDS = {"run": _run, "plan": _plan, "fit": _fit, "report": _report}
 
 
 @contextmanager

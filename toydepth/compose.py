@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from . import resolvers
 from .config import SCHEMAS, ConfigError, RunConfig, allowed, defaults, parse
 
 OnFolder = Callable[[int, Path], None]
@@ -149,13 +150,14 @@ def _options(folder: Path) -> list[str]:
 
 
 def register() -> None:
-    """Tells Hydra what conf/ refers to: every field with its default, and where sweeps are."""
+    """Tells Hydra what YAML files refer to: every field with its default, where sweeps are, and what is computed."""
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
 
     for problem in SCHEMAS:
         ConfigStore.instance().store(group="schema", name=problem, node=defaults(problem), package="_global_")
-    OmegaConf.register_new_resolver("toydepth.searchpath", searchpath, replace=True)
+    for resolver in (searchpath, resolvers.seed, resolvers.logspace):
+        OmegaConf.register_new_resolver(f"toydepth.{resolver.__name__}", resolver, replace=True)
 
 
 # --- Hydra's habits ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""From run folders to the table of runs, the exponents and the figure. Works on files alone; imports no JAX."""
+"""From run folders to the table of runs, the exponents and the figures. Works on files alone; imports no JAX."""
 
 from __future__ import annotations
 
@@ -6,73 +6,99 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from . import exponents, store
+from . import best, exponents, store
 from .config import ConfigError
-from .exponents import Exponent, Floor
+from .exponents import Exponent
+from .selection import FitOptions, select
 
 
-def derive(
-    folder: Path, variable: str = "student.depth", floor: Floor = "none", out: Path | None = None, figure: bool = True
-) -> list[Exponent]:
-    """Fits a sweep's folder and writes runs.parquet, exponents.csv, exponents.json and alpha.png.
+@dataclass(frozen=True)
+class Derived:
+    """What a fit came to, and what it rests on."""
+
+    folder: Path  # the sweep's
+    out: Path  # where the files were written
+    options: FitOptions  # with all names in full
+    runs: pl.DataFrame  # the fitted ones; with `best_over` the chosen ones, their loss that on the second half
+    fits: list[Exponent]  # one per regime; `verdict` says what is wrong where `alpha` is None
+    caption: str  # the sweep's command and commits, and the fit's options
+
+
+def derive(folder: Path, options: FitOptions | None = None, out: Path | None = None, figure: bool = True) -> Derived:
+    """Fits a sweep's folder and writes runs.parquet (all runs), exponents.csv, exponents.json and the figures.
 
     Args:
         folder: a sweep's folder, `outputs/<sweep.name>`.
-        variable: the swept size that loss is a power of.
-        floor: fit loss = c x^-alpha ("none"), or with a floor added ("free").
+        options: which of its runs are fitted and how; the defaults unless given.
         out: where to write; the sweep's folder unless given.
-        figure: draw alpha.png even if there is one.
-
-    Returns:
-        One exponent per regime; its `verdict` says what is wrong where `alpha` is None.
+        figure: draw the figures even if there are some.
 
     Raises:
-        ConfigError: there is no such folder, it has no finished run, or its runs have no such variable.
+        ConfigError: there is no such folder, it has no finished run, or the options do not go with its runs.
     """
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder")
-    runs = store.collect(folder)
-    if runs.is_empty():
+    table = store.collect(folder)
+    if table.is_empty():
         raise ConfigError(f"{folder}: no runs in it (a sweep's folder has them in runs/)")
+    runs, options = select(table, options or FitOptions())
     if exponents.usable(runs).is_empty():
         counts = ", ".join(f"{n} {status}" for status, n in runs["status"].value_counts(sort=True).iter_rows())
-        raise ConfigError(f"{folder}: none of its runs has finished ({counts})")
-    try:
-        fits = exponents.fit(runs, variable=variable, floor=floor)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+        few = f"of the {runs.height} selected runs" if runs.height < table.height else "of its runs"
+        raise ConfigError(f"{folder}: none {few} has finished ({counts})")
+    runs, fits = _fit(runs, options)
     out = out or folder
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--out {out}: cannot be written to: {error.strerror}") from error
     with _whole(out / "runs.parquet") as path:
-        runs.write_parquet(path)
+        table.write_parquet(path)
     with _whole(out / "exponents.csv") as path:
         exponents.to_frame(fits).write_csv(path)
     with _whole(out / "exponents.json") as path:
-        path.write_text(json.dumps(exponents.to_dicts(fits), indent=1) + "\n")
-    if not figure and (out / "alpha.png").exists():
-        return fits
-    from . import figures  # last, since matplotlib takes its time
+        record = {"fit": asdict(options), "exponents": exponents.to_dicts(fits)}
+        path.write_text(json.dumps(record, indent=1) + "\n")
+    fit_words = f"   (fit {options.words()})" if options.words() else ""
+    derived = Derived(folder, out, options, runs, fits, store.provenance(folder) + fit_words)
+    if figure or not (out / "alpha.png").exists():
+        from . import figures  # last, since matplotlib takes its time
 
-    with _whole(out / "alpha.png") as path:
-        figures.alpha_figure(fits, runs, store.histories(folder), path, store.provenance(folder))
-    return fits
+        figures.draw(fits, runs, store.histories(folder), out, derived.caption)
+    return derived
 
 
-def print_table(fits: Sequence[Exponent]) -> None:
+def _fit(runs: pl.DataFrame, options: FitOptions) -> tuple[pl.DataFrame, list[Exponent]]:
+    """The runs that were fitted (all of those given, but for `best_over`) and their exponents."""
+    x, over, chosen = options.x, options.best_over, None
+    if over:
+        try:
+            chosen = best.choose(runs, x, over, options.by)
+        except ValueError as error:
+            raise ConfigError(f"--best-over {','.join(over)}: {error}") from error
+        runs = chosen.runs
+    try:
+        fits = exponents.fit(runs, x, options.floor, options.by, chosen.fields if chosen else ())
+    except ValueError as error:
+        raise ConfigError(f"--x {error}") from error
+    return runs, [chosen.describe(e) for e in fits] if chosen else fits
+
+
+def print_table(derived: Derived) -> None:
     """Prints a row per regime: the fields that tell it apart, how much it rests on, and its exponent in words."""
+    fits = derived.fits
     names = _telling(fits)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in [*names, "runs", "replicates"]:
         table.add_column(name, no_wrap=True)
-    table.add_column(f"exponent of loss in {fits[0].variable}" if fits else "exponent", min_width=40)
+    table.add_column(f"exponent of loss in {derived.options.x}", min_width=40)
     for fit in fits:
         regime = [_shown(fit.regime.get(name)) for name in names]
         table.add_row(*regime, str(fit.n_runs), str(fit.n_replicates), fit.verdict)

@@ -33,12 +33,14 @@ passes: Counter[str] = Counter()  # batches drawn in this process, by role: `dat
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a member ended: `done` or `diverged`, and its last evaluation."""
+    """How a member ended: `done` or `diverged`, and its last evaluation, on the whole set and on either half of it."""
 
     status: str
     message: str
     loss: float
     loss_sem: float
+    loss_first: float
+    loss_second: float
     compile_seconds: float
 
 
@@ -231,10 +233,10 @@ class _Loop:
             scores = self.programs.evaluate[shape](
                 state["params"], self.hypers[shape], *arrays, self.eval_batches, self.eval_context
             )
-            loss, sem, summed, count = (np.asarray(a) for a in (*scores, state["loss_sum"], state["loss_count"]))
+            *scores, summed, count = (np.asarray(a) for a in (*scores, state["loss_sum"], state["loss_count"]))
             for m in here:
                 lane = self.place[m][1]
-                m.loss, m.loss_sem = float(loss[lane]), float(sem[lane])
+                m.loss, m.loss_sem, m.loss_first, m.loss_second = (float(score[lane]) for score in scores)
                 if m.step == 0:
                     m.first_loss = m.loss
                 row = {"step": m.step, "loss": m.loss, "loss_sem": m.loss_sem}
@@ -254,7 +256,8 @@ class _Loop:
         for m, state in self._host_states(members):
             message = _verdict(m)
             compiled = self.programs.compile_seconds["advance", m.shape]
-            outcome = Outcome("diverged" if message else "done", message, m.loss, m.loss_sem, compiled)
+            seen = m.loss, m.loss_sem, m.loss_first, m.loss_second
+            outcome = Outcome("diverged" if message else "done", message, *seen, compiled)
             self.recorder.finished(m, outcome, state)
 
     def _host_states(self, members: list[Member]) -> Iterator[tuple[Member, Tree]]:

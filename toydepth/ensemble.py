@@ -59,8 +59,10 @@ class Member:
     seconds: float = 0.0
     diverged: int = -1  # the step at which it diverged
     first_loss: float = math.nan  # the evaluation at step 0
-    loss: float = math.nan  # the latest evaluation, and its standard error
+    loss: float = math.nan  # the latest evaluation, its standard error, and the losses of either half of the set
     loss_sem: float = math.nan
+    loss_first: float = math.nan
+    loss_second: float = math.nan
     shape: Shape = field(init=False)
     hyper: dict[str, np.float32] = field(init=False)
 

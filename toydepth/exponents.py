@@ -20,38 +20,18 @@ fifth of the deepest loss, fitted with floor="free"); `tests/test_exponents.py` 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from math import ceil, sqrt
-from typing import Any, Literal
+from math import ceil
+from typing import Any
 
 import numpy as np
 import polars as pl
 from jaxtyping import Float
-from scipy.special import stdtrit
 
-Floor = Literal["none", "free"]
-Curve = tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]
+from .powerlaw import FORMS, Floor, PowerLaw, local_slopes, power_laws, student_interval
+from .regimes import SEEDS, Roles, roles, with_size
 
 CONVERGED_ABOVE = -0.1
 CLIMBING_ABOVE = 0.05  # what alpha must gain from the second half of the budget to be called climbing
-FORMS: dict[Floor, int] = {"none": 2, "free": 3}  # and how many parameters each has
-SEEDS = ("seed", "teacher.seed")
-ALWAYS_SHOWN = ("teacher.kind", "target.loss")
-# Fields that do not change a run's numbers, should a table hold them.
-BOOKKEEPING = ("sweep.", "runtime.devices", "runtime.memory_gb", "runtime.compile_cache")
-BOOKKEEPING += ("train.eval_every", "train.checkpoint_every")
-
-
-@dataclass(frozen=True)
-class PowerLaw:
-    """loss = c * x^-alpha + floor, and r2, the share of the variance of log loss that it explains."""
-
-    alpha: float
-    c: float
-    floor: float
-    r2: float
-
-    def __call__(self, x: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
-        return self.c * np.asarray(x, float) ** -self.alpha + self.floor
 
 
 @dataclass(frozen=True)
@@ -70,6 +50,8 @@ class Exponent:
     None stands for what cannot be known: an interval from one replicate, convergence without half-budget
     twins, a floor in a form that has none. `alpha`, `floor` (signed) and `c` (geometric) are means over
     replicates; `alpha_slope` = alpha(N) - alpha(N/2), over the runs that have a twin; `converged` is a share of runs.
+    `along` names the fields that change with the variable, `pooled` those that vary within the regime besides;
+    `best` holds the choices of `toydepth.best`.
     """
 
     regime: dict[str, Any]
@@ -95,6 +77,8 @@ class Exponent:
     local_slopes: tuple[LocalSlope, ...] = ()
     left_out: dict[str, int] = field(default_factory=dict)
     along: tuple[str, ...] = ()
+    pooled: tuple[str, ...] = ()
+    best: tuple[dict[str, Any], ...] = ()
 
     @property
     def law(self) -> PowerLaw | None:
@@ -108,94 +92,54 @@ _names = [f.name for f in fields(Exponent)]
 COLUMNS = tuple(_names[1 : _names.index("verdict") + 1])
 
 
-def alpha(x: Float[np.ndarray, " points"], loss: Float[np.ndarray, " points"]) -> float:
-    """Least-squares slope of log loss against log x, with its sign turned."""
-    return power_law(x, loss).alpha
-
-
-def power_law(x: Float[np.ndarray, " points"], loss: Float[np.ndarray, " points"], floor: Floor = "none") -> PowerLaw:
-    """Fit loss = c * x^-alpha (+ floor, floor >= 0) by least squares on log loss.
-
-    c is projected out; with a floor, (alpha, floor) start from the best point of a grid, so the result does
-    not hang on a lucky start. Raises ValueError for fewer distinct x than parameters, or values that are not positive.
-    """
-    x, loss = np.asarray(x, float), np.asarray(loss, float)
-    if len(np.unique(x)) < FORMS[floor]:
-        raise ValueError(f"a power law with floor={floor} needs {FORMS[floor]} distinct x, got {len(np.unique(x))}")
-    if not (np.all(x > 0) and np.all(loss > 0) and np.all(np.isfinite(loss))):
-        raise ValueError("a power law needs positive, finite x and loss")
-    return _power_laws([(x, loss)], floor, lowest=0.0)[0]
-
-
-def local_slopes(
-    x: Float[np.ndarray, " points"], loss: Float[np.ndarray, "*curves points"]
-) -> tuple[Float[np.ndarray, "points-1"], Float[np.ndarray, "*curves points-1"]]:
-    """Geometric midpoints of neighbouring (ascending) x, and -d log loss / d log x between them."""
-    log_x = np.log(np.asarray(x, float))
-    return np.exp((log_x[1:] + log_x[:-1]) / 2), -np.diff(np.log(loss), axis=-1) / np.diff(log_x)
-
-
 def budget_slope(loss: float, half_loss: float) -> float:
     """log2(loss(N) / loss(N/2)), each with its own complete decay; a run has converged above CONVERGED_ABOVE."""
     return float(np.log2(loss / half_loss))
 
 
-def student_interval(values: Sequence[float], level: float = 0.95) -> tuple[float | None, float | None]:
-    """Student's t interval for the mean of independent values; (None, None) for fewer than two."""
-    if len(values) < 2:
-        return None, None
-    width = stdtrit(len(values) - 1, (1 + level) / 2) * np.std(values, ddof=1) / sqrt(len(values))
-    return float(np.mean(values) - width), float(np.mean(values) + width)
-
-
-def fit(runs: pl.DataFrame, variable: str = "student.depth", floor: Floor = "none") -> list[Exponent]:
+def fit(
+    runs: pl.DataFrame,
+    variable: str = "student.depth",
+    floor: Floor = "none",
+    by: Sequence[str] | None = None,
+    tuned: Sequence[str] = (),
+) -> list[Exponent]:
     """One exponent per regime of a table of runs.
 
-    A regime is a combination of values of all config fields that vary, other than the variable, the seeds and
-    the fields that change along with the variable (named in the verdict). A replicate is a distinct pair of
-    seeds. It gives an alpha if it holds as many distinct x as the form has parameters, and at least half of the
-    regime's: with fewer, a replicate of an unfinished sweep would stand for another range of x. Runs that are
-    not done are left out and counted. The verdict speaks of convergence because an exponent alone does not tell
+    A replicate is a distinct pair of seeds. It gives an alpha if it holds as many distinct x as the form has
+    parameters, and at least half as many as the fullest: with fewer, a replicate of an unfinished sweep would stand
+    for another range of x. Runs of a replicate that share their x count as one, with their geometric mean. Runs that
+    are not done are left out and counted. The verdict speaks of convergence because an exponent alone does not tell
     teachers apart: a smooth one's also starts near 1 (Liu et al. 2026, arXiv 2602.05970, Fig. 4).
 
-    Raises ValueError if `variable` is not a numeric column of positive values.
+    With `variable="flops"` a twin's x is half its run's: that changes c and no exponent.
+
+    Args:
+        runs: one row per run, as in `runs.parquet`.
+        variable: the column that loss is a power of.
+        floor: "none", or "free" for loss = c * x^-alpha + floor.
+        by: the fields that tell regimes apart; see `roles` for what does unless given.
+        tuned: fields whose values were chosen for each x (see `toydepth.best`); they tell no regimes apart.
+
+    Raises:
+        ValueError: `variable` is not a numeric column of positive values, or there is no such floor.
     """
     if floor not in FORMS:
         raise ValueError(f"floor={floor}: allowed are {', '.join(FORMS)}")
     if runs.is_empty():
         return []
     if variable not in runs.columns or not runs[variable].dtype.is_numeric():
-        raise ValueError(f"variable={variable}: not a numeric field of these runs")
-    runs = runs.filter(pl.col(variable).is_not_null())
+        raise ValueError(f"{variable}: not a numeric field of these runs")
+    runs = with_size(runs, variable)
     if runs.filter(pl.col(variable) <= 0).height:
-        raise ValueError(f"variable={variable}: a power law needs values above 0")
-    shown, along = regime_fields(runs, variable)
-    tables = [_Table.of(rows, shown, variable, floor) for rows in _partition(_with_usable(runs), shown)]
+        raise ValueError(f"{variable}: a power law needs values above 0")
+    part = roles(runs, variable, by, tuned)
+    tables = [_Table.of(rows, part, variable, floor) for rows in _partition(_with_usable(runs), part.regime)]
     # All replicates of all regimes are fitted in one batch: hundreds of regimes cost little more than one.
     lowest = -1.0 if floor == "free" else 0.0
-    laws = iter(_power_laws([(t.x, row) for t in tables for row in t.loss], floor, lowest))
-    twins = iter(_power_laws([(t.x, row) for t in tables for row in t.twins], floor, lowest))
-    return [
-        _exponent(t, [next(laws) for _ in t.loss], [next(twins).alpha for _ in t.twins], floor, along) for t in tables
-    ]
-
-
-def regime_fields(runs: pl.DataFrame, variable: str) -> tuple[list[str], list[str]]:
-    """The config fields that tell regimes apart, and those that change along with the variable.
-
-    A field changes along with the variable if, for a given teacher kind and loss, each x comes with one value
-    of it but not all x with the same (steps chosen per depth, say).
-    """
-    always = [name for name in ALWAYS_SHOWN if name in runs.columns and name != variable]
-    config = [n for n in runs.columns if ("." in n or n == "problem") and not n.startswith(BOOKKEEPING)]
-    varying = [n for n in config if n not in (*always, *SEEDS, variable) and runs[n].n_unique() > 1]
-
-    def most_values(name: str, by: list[str]) -> int:
-        counts = runs.group_by(pl.lit(0).alias(""), *by).agg(pl.col(name).n_unique())[name]
-        return int(counts.to_numpy().max())
-
-    along = [n for n in varying if most_values(n, [*always, variable]) == 1 < most_values(n, always)]
-    return always + [n for n in varying if n not in along], along
+    laws = iter(power_laws([(t.x, row) for t in tables for row in t.loss], floor, lowest))
+    twins = iter(power_laws([(t.x, row) for t in tables for row in t.twins], floor, lowest))
+    return [_exponent(t, [next(laws) for _ in t.loss], [next(twins).alpha for _ in t.twins], floor) for t in tables]
 
 
 def members(runs: pl.DataFrame, exponent: Exponent) -> pl.DataFrame:
@@ -243,9 +187,11 @@ class _Table:
     left_out: dict[str, int]
     needed: int
     fullest: int
+    along: tuple[str, ...]
+    pooled: tuple[str, ...]
 
     @classmethod
-    def of(cls, rows: pl.DataFrame, shown: list[str], variable: str, floor: Floor) -> "_Table":
+    def of(cls, rows: pl.DataFrame, part: Roles, variable: str, floor: Floor) -> "_Table":
         ok, status = rows["usable"].to_numpy(), np.array(rows["status"].to_list())
         x, column = np.unique(rows[variable].to_numpy().astype(float)[ok], return_inverse=True)
         pairs = np.stack([rows[name].to_numpy() for name in SEEDS], axis=1)[ok]
@@ -261,7 +207,8 @@ class _Table:
             return np.exp(np.where(count > 0, total, np.nan) / np.maximum(count, 1))
 
         loss, half = table("loss"), table("half_loss")
-        needed = max(FORMS[floor], ceil(len(x) / 2))
+        fullest = int((count > 0).sum(1).max(initial=0))
+        needed = max(FORMS[floor], ceil(fullest / 2))
         kept = (count > 0).sum(1) >= needed
         twinned = kept & (np.isfinite(half).sum(1) >= needed)
         twins = np.stack([np.where(np.isfinite(half), loss, np.nan), half], axis=1)[twinned]
@@ -272,7 +219,7 @@ class _Table:
         left_out["in replicates with too few points"] = int(count[~kept].sum())
         first = rows.row(0, named=True)
         return cls(
-            regime={name: first[name] for name in shown},
+            regime={name: first[name] for name in part.regime},
             variable=variable,
             x=x[filled],
             loss=loss[kept][:, filled],
@@ -282,11 +229,13 @@ class _Table:
             converged=converged[np.isfinite(converged)].tolist(),
             left_out={reason: n for reason, n in left_out.items() if n},
             needed=needed,
-            fullest=int((count > 0).sum(1).max(initial=0)),
+            fullest=fullest,
+            along=part.along,
+            pooled=tuple(n for n in part.pooled if rows.filter("usable")[n].n_unique() > 1),
         )
 
 
-def _exponent(t: _Table, laws: list[PowerLaw], twins: list[float], floor: Floor, along: list[str]) -> Exponent:
+def _exponent(t: _Table, laws: list[PowerLaw], twins: list[float], floor: Floor) -> Exponent:
     """Put the fits of a regime's replicates together; `twins` holds alpha(N), alpha(N/2) in turns."""
     alphas, floors = [law.alpha for law in laws], [law.floor for law in laws]
     slopes = [full - half for full, half in zip(twins[::2], twins[1::2], strict=True)]
@@ -319,7 +268,8 @@ def _exponent(t: _Table, laws: list[PowerLaw], twins: list[float], floor: Floor,
         alpha_slope_ci=student_interval(slopes),
         local_slopes=tuple(LocalSlope(float(x), float(np.mean(v)), _spread(v)) for x, v in measured),
         left_out=t.left_out,
-        along=tuple(along),
+        along=t.along,
+        pooled=t.pooled,
     )
     return replace(e, verdict="; ".join([_verdict(e, t), *_notes(e, t)]))
 
@@ -356,6 +306,7 @@ def _notes(e: Exponent, t: _Table) -> list[str]:
         "floor not told from 0": bool(e.floors) and (lowest or min(e.floors)) <= 0,
         f"not independent: {len(e.seeds)} replicates share {teachers} teacher seed(s)": teachers < len(e.seeds),
         f"{', '.join(e.along)} changes with {e.variable}": bool(e.along),
+        f"pooled over {', '.join(e.pooled)}": bool(e.pooled),
         "left out: " + ", ".join(f"{n} {reason}" for reason, n in e.left_out.items()): bool(e.left_out),
         f"replicates differ in their values of {e.variable}": uneven,
     }
@@ -370,75 +321,6 @@ def _with_usable(runs: pl.DataFrame) -> pl.DataFrame:
     return runs.with_columns(*seeds, numbers).with_columns(ok.alias("usable"))
 
 
-def _power_laws(curves: Sequence[Curve], floor: Floor, lowest: float) -> list[PowerLaw]:
-    """Fit many curves, each where its loss is not nan; those over the same x are solved together."""
-    laws: dict[int, PowerLaw] = {}
-    groups: dict[bytes, list[int]] = {}
-    for i, (x, loss) in enumerate(curves):
-        groups.setdefault(x[np.isfinite(loss)].tobytes(), []).append(i)
-    for indices in groups.values():
-        x, loss = curves[indices[0]]
-        log_x = np.log(x[np.isfinite(loss)])
-        # Sizes relative to the deepest: then c and the floor are near one another, whatever the unit of x.
-        log_z = log_x - log_x.max()
-        y = np.log([curves[i][1][np.isfinite(curves[i][1])] for i in indices])
-        a, b = _slope(log_z, y) if floor == "none" else _slope_and_floor(log_z, y, lowest)
-        shape = np.log(np.exp(-a[:, None] * log_z) + b[:, None])
-        level = (y - shape).mean(1)
-        r2 = 1 - (_centred(y - shape) ** 2).sum(1) / np.maximum((_centred(y) ** 2).sum(1), 1e-300)
-        fits = np.stack([a, np.exp(level + a * log_x.max()), b * np.exp(level), r2], axis=1)
-        laws |= {i: PowerLaw(*values) for i, values in zip(indices, fits.tolist(), strict=True)}
-    return [laws[i] for i in range(len(curves))]
-
-
-def _slope(
-    log_z: Float[np.ndarray, " points"], y: Float[np.ndarray, "curves points"]
-) -> tuple[Float[np.ndarray, " curves"], Float[np.ndarray, " curves"]]:
-    d = log_z - log_z.mean()
-    return -(y @ d) / (d @ d), np.zeros(len(y))
-
-
-def _slope_and_floor(
-    log_z: Float[np.ndarray, " points"], y: Float[np.ndarray, "curves points"], lowest: float
-) -> tuple[Float[np.ndarray, " curves"], Float[np.ndarray, " curves"]]:
-    """Minimise |y - u - log(z^-a + b)|^2 over a, b and the level u, for all curves at once.
-
-    Centring projects u out. A grid gives the start, Levenberg-Marquardt steps in (a, b) the rest. b is the
-    floor in units of the deepest power-law part, so it must stay above -1.
-    """
-    lowest = max(lowest, -0.999)
-    y = _centred(y)
-    negative = -np.geomspace(0.1, 0.9, 6) if lowest < 0 else []
-    a, b = np.meshgrid(np.linspace(0.05, 10, 60), [*negative, 0, *np.geomspace(0.02, 20, 16)])
-    a, b = a.ravel(), b.ravel()
-
-    def shape(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return _centred(np.log(np.exp(-a[:, None] * log_z) + b[:, None]))
-
-    grid = shape(a, b)
-    best = ((grid**2).sum(1) - 2 * y @ grid.T).argmin(1)
-    a, b, damping = a[best], b[best], np.full(len(y), 1e-3)
-    r = y - shape(a, b)
-    for _ in range(40):
-        power = np.exp(-a[:, None] * log_z)
-        da, db = _centred(-log_z * power / (power + b[:, None])), _centred(1 / (power + b[:, None]))
-        aa, bb, ab = (da**2).sum(1) * (1 + damping), (db**2).sum(1) * (1 + damping), (da * db).sum(1)
-        ga, gb = (da * r).sum(1), (db * r).sum(1)
-        held = (b <= lowest) & (gb < 0)
-        determinant = np.maximum(aa * bb - ab**2, 1e-300)
-        new_a = np.clip(a + np.where(held, ga / aa, (bb * ga - ab * gb) / determinant), 0.01, 20)
-        new_b = np.clip(b + np.where(held, 0, (aa * gb - ab * ga) / determinant), lowest, 100)
-        new_r = y - shape(new_a, new_b)
-        better = (new_r**2).sum(1) <= (r**2).sum(1)
-        a, b, r = np.where(better, new_a, a), np.where(better, new_b, b), np.where(better[:, None], new_r, r)
-        damping = np.clip(np.where(better, damping / 5, damping * 5), 1e-9, 1e9)
-    return a, b
-
-
-def _centred(y: Float[np.ndarray, "curves points"]) -> Float[np.ndarray, "curves points"]:
-    return y - y.mean(-1, keepdims=True)
-
-
 def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
@@ -447,5 +329,9 @@ def _spread(values: Float[np.ndarray, " replicates"]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def _partition(rows: pl.DataFrame, by: list[str]) -> list[pl.DataFrame]:
-    return rows.sort(by, nulls_last=True, maintain_order=True).partition_by(by, maintain_order=True) if by else [rows]
+def _partition(rows: pl.DataFrame, by: Sequence[str]) -> list[pl.DataFrame]:
+    return (
+        rows.sort(list(by), nulls_last=True, maintain_order=True).partition_by(list(by), maintain_order=True)
+        if by
+        else [rows]
+    )

@@ -14,7 +14,7 @@ from rich.table import Table
 from .config import RunConfig
 from .devices import memory
 from .ensemble import Family, Member, member_bytes, parameters, plan, state_bytes, tree_bytes
-from .problems import source_of
+from .problems import losses, source_of
 from .training import members_of
 
 CALIBRATION_SECONDS = 2.0
@@ -83,7 +83,7 @@ def calibrate(member: Member) -> float:
     fixed = jax.jit(stream.init)(source)
     batch = jax.jit(stream.draw)(fixed, jax.random.key(0))
     params = jax.jit(problem.init)(jax.random.key(1))
-    gradient = jax.jit(jax.grad(lambda p: problem.losses(p, batch, stream.context(fixed), hyper).mean()))
+    gradient = jax.jit(jax.grad(lambda p: losses(problem, p, batch, stream.context(fixed), hyper).mean()))
     jax.block_until_ready(gradient(params))
     start, n = time.perf_counter(), 0
     while time.perf_counter() - start < CALIBRATION_SECONDS:

@@ -114,6 +114,11 @@ def rows(block: Callable[..., Any]) -> Callable[..., Any]:
 norm_rows = jax.vmap(rms_norm)
 
 
+def entry(x: Float[Array, "batch width"]) -> Float[Array, "batch width"]:
+    """h_0 = norm(x), with the same bits wherever it stands: a branch of a condition is compiled by itself."""
+    return jax.lax.cond(jnp.all(jnp.isfinite(x)), norm_rows, lambda x: jnp.full_like(x, jnp.nan), x)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def apply_layers(
     block: Callable[..., Any], layers: Layers, h: Float[Array, "batch width"]

@@ -25,7 +25,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from .devices import usable_cores
 from .ensemble import Family, Mode, Shape
 from .optimizer import build, factor
-from .problems import Stream
+from .problems import Problem, Stream, losses
 
 Tree = Any
 
@@ -40,7 +40,8 @@ class Programs:
         fresh: for each shape, key -> a member's state at step 0.
         stage: (fixed[K], keys[K, 2], first[K], count[K], period[K], offsets[S]) -> staged batches.
         advance: for each shape, (state, hyper, first, count, eval_every, slot, staged, context) -> state, donated.
-        evaluate: for each shape, (params, hyper, active, slot, staged, context) -> (mean loss, its standard error).
+        evaluate: for each shape, (params, hyper, active, slot, staged, context) -> the mean loss, its standard error,
+            and the mean losses of either half of the samples.
         compile_seconds: seconds that tracing and compiling took, for each of them.
     """
 
@@ -184,7 +185,7 @@ def _advance(shape: Shape, batching: str, mesh: Mesh) -> Callable[..., Tree]:
                 batch = _batch(staged, slot, i)
 
                 def objective(params: Tree) -> Any:
-                    return jnp.mean(problem.losses(params, batch, context, hyper))
+                    return jnp.mean(losses(problem, params, batch, context, hyper))
 
                 loss, grads = jax.value_and_grad(objective)(state["params"])
                 optimizer = build(shape.optimizer, hyper, factor(hyper, (first + i).astype(jnp.float32)))
@@ -214,7 +215,8 @@ def _advance(shape: Shape, batching: str, mesh: Mesh) -> Callable[..., Tree]:
 
 
 def _evaluate(shape: Shape, mode: Mode, mesh: Mesh) -> Callable[..., Tree]:
-    """(params, hyper, active, slot, batches, context) -> mean loss and its standard error, per active lane."""
+    """(params, hyper, active, slot, batches, context) -> mean loss, its standard error, and the means over every other
+    sample from the first and from the second one on, per active lane."""
     problem, batches = shape.problem, mode.eval_batches
 
     def local(params: Tree, hyper: Tree, active: Any, slot: Any, staged: Tree, ctx: Tree) -> Tree:
@@ -223,20 +225,42 @@ def _evaluate(shape: Shape, mode: Mode, mesh: Mesh) -> Callable[..., Tree]:
         def lane(args: Any) -> Tree:
             params, hyper, active, slot = args
 
-            def score() -> Any:
+            def scores() -> Any:
                 context = _at(ctx, slot)
-                losses = jax.lax.map(
-                    lambda i: problem.losses(params, _batch(staged, slot, i), context, hyper), jnp.arange(batches)
+                inputs = jax.lax.map(lambda i: _batch(staged, slot, i), jnp.arange(batches))
+                return score(
+                    problem,
+                    predictions(problem, params, inputs, context, hyper),
+                    targets(problem, inputs, context, hyper),
                 )
-                return jnp.mean(losses), jnp.std(losses) / math.sqrt(losses.size)
 
-            return jax.lax.cond(active > 0, score, lambda: (jnp.nan, jnp.nan))
+            return jax.lax.cond(active > 0, scores, lambda: (jnp.nan,) * 4)
 
         return _each(mode.batching)(lane)((params, hyper, active, slot))
 
     runs, spec = PartitionSpec("runs"), PartitionSpec()
     specs = (runs, runs, runs, runs, spec, spec)
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=runs, check_vma=False)
+
+
+# A loop's body is compiled by itself, so that these three give the same bits in a program of their own.
+
+
+def predictions(problem: Problem, params: Tree, batches: Tree, context: Tree, hyper: Tree) -> Tree:
+    """What a run says of every sample of batches that are stacked on a leading axis."""
+    return jax.lax.map(lambda batch: problem.predict(params, batch, context, hyper), batches)
+
+
+def targets(problem: Problem, batches: Tree, context: Tree, hyper: Tree) -> Tree:
+    """What it should have said."""
+    return jax.lax.map(lambda batch: problem.target(batch, context, hyper), batches)
+
+
+def score(problem: Problem, predictions: Tree, targets: Tree) -> tuple[Any, Any, Any, Any]:
+    """The mean loss, its standard error, and the mean losses of either half of the samples."""
+    losses = jax.lax.map(lambda pair: problem.compare(*pair), (predictions, targets))
+    halves = jnp.mean(losses[:, 0::2]), jnp.mean(losses[:, 1::2])  # a lone sample has no second half
+    return jnp.mean(losses), jnp.std(losses) / math.sqrt(losses.size), *halves
 
 
 def _each(batching: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

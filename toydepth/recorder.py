@@ -28,6 +28,7 @@ from .exponents import CONVERGED_ABOVE, budget_slope
 from .programs import fresh_state
 
 Tree = Any
+SCORES = ("loss", "loss_sem", "loss_first", "loss_second")  # of an evaluation
 log = logging.getLogger(__name__)
 
 
@@ -155,8 +156,7 @@ class FolderRecorder:
         slope = math.nan
         if outcome.status == "done" and outcome.loss > 0 and half_loss > 0:
             slope = budget_slope(outcome.loss, half_loss)
-        found = {"half_loss": half_loss, "slope": slope}
-        result |= {name: value if math.isfinite(value) else None for name, value in found.items()}
+        result |= {"half_loss": _finite(half_loss), "slope": _finite(slope)}
         result["converged"] = slope > CONVERGED_ABOVE if math.isfinite(slope) else None
         if outcome.status == "done":
             tree = checkpoint.restore(folder / "checkpoint" / str(member.step), template(member.shape))
@@ -169,8 +169,7 @@ class FolderRecorder:
         problem = member.shape.problem
         return {
             "status": outcome.status,
-            "loss": outcome.loss if math.isfinite(outcome.loss) else None,
-            "loss_sem": outcome.loss_sem if math.isfinite(outcome.loss_sem) else None,
+            **{name: _finite(getattr(outcome, name)) for name in SCORES},
             "steps": member.step,
             "parameters": parameters(problem),
             "flops": problem.flops() * member.step,
@@ -217,11 +216,15 @@ def _split(member: Member) -> tuple[str, bool]:
     return member.name.removesuffix(store.TWIN), member.name.endswith(store.TWIN)
 
 
-PROGRESS = ("seconds", "first_loss", "loss", "loss_sem")
+PROGRESS = ("seconds", "first_loss", *SCORES)
 
 
 def _with_progress(member: Member, state: Tree) -> Tree:
     return {"state": state, "progress": {name: np.asarray(getattr(member, name), np.float32) for name in PROGRESS}}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _facts(devices: Sequence[Any]) -> dict[str, Any]:

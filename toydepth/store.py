@@ -22,6 +22,8 @@ HISTORY = {"step": pl.Int64} | dict.fromkeys(("loss", "loss_sem", "train_loss", 
 RESULT = {
     "loss": pl.Float64,
     "loss_sem": pl.Float64,
+    "loss_first": pl.Float64,
+    "loss_second": pl.Float64,
     "half_loss": pl.Float64,
     "steps": pl.Int64,
     "slope": pl.Float64,
@@ -152,7 +154,7 @@ def _joined(folder: Path, record: Mapping[str, Any], now: dict[str, list[Any]]) 
     if isinstance(fixed, dict) and isinstance(swept, dict):
         before = {name: [value] for name, value in fixed.items()} | swept
     else:  # lost or broken: the runs themselves say what they are
-        before = _values(filter(None, map(_config, (folder / "runs").glob("*"))))
+        before = _values(filter(None, map(config, (folder / "runs").glob("*"))))
     for name, values in now.items():
         old = before.get(name, values)
         used = [value for value in old if value is not None]  # null: not used by the other choices
@@ -165,7 +167,7 @@ def _joined(folder: Path, record: Mapping[str, Any], now: dict[str, list[Any]]) 
     return now
 
 
-def _config(run: Path) -> RunConfig | None:
+def config(run: Path) -> RunConfig | None:
     """A run's config; None if it has none, or one of another version."""
     try:
         return parse(read_json(run / "config.json")) if (run / "config.json").exists() else None
@@ -230,8 +232,8 @@ def histories(folder: Path) -> dict[str, pl.DataFrame]:
 def _row(run: Path) -> dict[str, Any]:
     stands, found = read_json(run / "status.json"), result(run)
     row = {"id": run.name, "status": stands.get("status", "running"), "message": stands.get("message", "")}
-    config = _config(run)
-    fields = matters(config) if config else {}
+    found_config = config(run)
+    fields = matters(found_config) if found_config else {}
     return row | fields | {name: found.get(name) for name in RESULT}
 
 

@@ -106,10 +106,10 @@ def _prepare(configs: Sequence[RunConfig], compile_cache: str | None) -> tuple[S
 def _report(summary: Summary, runs: Sequence[_Run], trained: bool) -> None:
     """Fits what is there, prints it, and says in one line how the command ended."""
     named = runs[0].config.sweep.name is not None
-    fits = []
+    derived = None
     if summary.counts["done"] and (named or len(runs) > 1):
         try:
-            fits = derive.derive(summary.folder, figure=trained)
+            derived = derive.derive(summary.folder, figure=trained)
         except ConfigError as error:
             log.warning("no exponent: %s", error)
     if len(runs) == 1 and summary.counts["done"]:
@@ -117,8 +117,8 @@ def _report(summary: Summary, runs: Sequence[_Run], trained: bool) -> None:
         result = store.result(path)
         print(f"loss {result['loss']:.4g} +- {result['loss_sem']:.1g} after {result['steps']} steps: {path}")
         return
-    if fits:
-        derive.print_table(fits)
+    if derived is not None:
+        derive.print_table(derived)
     for run in runs:
         status = store.read_json(store.run_folder(summary.folder, run.name) / "status.json")
         if status.get("status") in ("diverged", "failed"):

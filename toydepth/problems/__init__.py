@@ -55,8 +55,16 @@ class Problem(Protocol):
         """A run's parameters at step 0."""
         ...
 
-    def losses(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, " batch"]:
-        """The loss of every sample of a batch."""
+    def predict(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Tree:
+        """What a run says of every sample of a batch."""
+        ...
+
+    def target(self, batch: Tree, context: Tree, hyper: Tree) -> Tree:
+        """What it should have said."""
+        ...
+
+    def compare(self, prediction: Tree, target: Tree) -> Float[Array, " batch"]:
+        """The loss of every sample. Evaluations compute the three apart, so that each can be repeated to the bit."""
         ...
 
     def flops(self) -> float:
@@ -66,6 +74,11 @@ class Problem(Protocol):
     def activation_bytes(self) -> float:
         """Bytes kept from the forward pass for the backward pass."""
         ...
+
+
+def losses(problem: Problem, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, " batch"]:
+    """The loss of every sample of a batch."""
+    return problem.compare(problem.predict(params, batch, context, hyper), problem.target(batch, context, hyper))
 
 
 def problem_of(config: RunConfig) -> Problem:

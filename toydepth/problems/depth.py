@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from .. import blocks
 from ..config import ConfigError, DepthConfig
 from ..extension import load
-from ..network import Block, Network, norm_rows, rows, teacher_layers
+from ..network import Block, Network, entry, norm_rows, rows, teacher_layers
 from . import ROLES
 
 Tree = Any
@@ -44,8 +44,12 @@ class TeacherStream:
 
     def draw(self, fixed: Tree, key: PRNGKeyArray) -> Tree:
         """Inputs x ~ N(0, I), RMS-normalised, and the teacher's RMS-normalised final states, both [batch, width]."""
-        inputs = norm_rows(jax.random.normal(key, (self.batch, self.network.width)))
+        inputs = entry(self.inputs(key))
         return {"inputs": inputs, "states": self.states(fixed, inputs)}
+
+    def inputs(self, key: PRNGKeyArray) -> Float[Array, "batch width"]:
+        """x ~ N(0, I)."""
+        return jax.random.normal(key, (self.batch, self.network.width))
 
     def states(self, fixed: Tree, inputs: Float[Array, "batch width"]) -> Float[Array, "batch width"]:
         """The teacher's RMS-normalised final states."""
@@ -93,17 +97,29 @@ class DepthProblem:
         params = {"layers": layers}
         return params | {"head": jnp.zeros((self.stream.vocab, self.network.width))} if self._learns_head else params
 
-    def losses(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, " batch"]:
-        """MSE of the normalised final states, or KL(teacher || student) of the softmax outputs."""
+    def predict(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, "batch outputs"]:
+        """The student's RMS-normalised final states (mse), or the log of its softmax (kl)."""
         last = self.network(params["layers"], batch["inputs"])
         # Normalised, a state that has overflowed would be 0 and pass for a sound one
         states = jnp.where(jnp.isfinite(jnp.sum(last * last)), norm_rows(last), jnp.nan)
         if self.loss == "mse":
-            return jnp.mean(jnp.square(states - batch["states"]), axis=1)
+            return states
         head = params["head"] if self._learns_head else context["head"]
-        teacher = jax.nn.log_softmax(batch["states"] @ context["head"].T / hyper["temperature"], axis=1)
-        student = jax.nn.log_softmax(states @ head.T / hyper["student_temperature"], axis=1)
-        return jnp.sum(jnp.exp(teacher) * (teacher - student), axis=1)
+        return jax.nn.log_softmax(states @ head.T / hyper["student_temperature"], axis=1)
+
+    def target(self, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, "batch outputs"]:
+        """The teacher's final states, or the log of its softmax at the temperature."""
+        if self.loss == "mse":
+            return batch["states"]
+        return jax.nn.log_softmax(batch["states"] @ context["head"].T / hyper["temperature"], axis=1)
+
+    def compare(
+        self, prediction: Float[Array, "batch outputs"], target: Float[Array, "batch outputs"]
+    ) -> Float[Array, " batch"]:
+        """The mean squared difference of the states, or KL(teacher || student)."""
+        if self.loss == "mse":
+            return jnp.mean(jnp.square(prediction - target), axis=1)
+        return jnp.sum(jnp.exp(target) * (target - prediction), axis=1)
 
     def flops(self) -> float:
         """One forward and one backward (twice a forward) pass; recomputation does not count."""

@@ -1,0 +1,53 @@
+"""Power laws: exact curves are recovered, whatever the unit of x, and what cannot be fitted is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toydepth import powerlaw
+from toydepth.powerlaw import local_slopes, power_law
+
+DEPTHS = np.array([2, 3, 4, 6, 8, 12])
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.floats(0.3, 5), st.floats(1e-3, 1e3), st.floats(0, 3), st.floats(0.1, 10))
+def test_power_law_recovers_exact_curves(a, c, ratio, unit):
+    x = DEPTHS * unit
+    law = power_law(x, c * x**-a)
+    assert np.allclose([law.alpha, law.c, law.r2], [a, c, 1], rtol=1e-8)
+    floor = ratio * c * x[-1] ** -a
+    law = power_law(x, c * x**-a + floor, floor="free")
+    assert np.allclose([law.alpha, law.c], [a, c], rtol=1e-3)
+    assert np.isclose(law.floor, floor, rtol=1e-3, atol=1e-4 * c * x[-1] ** -a)
+
+
+def test_power_law_floor_is_never_negative_and_alpha_is_the_plain_slope():
+    x = DEPTHS.astype(float)
+    concave = x**-1.0 - 0.3 / 12
+    assert power_law(x, concave, floor="free").floor == 0
+    assert powerlaw.alpha(x, concave) == pytest.approx(-np.polyfit(np.log(x), np.log(concave), 1)[0])
+
+
+@pytest.mark.parametrize(
+    ("x", "loss", "floor"),
+    [([2, 2], [1, 1], "none"), ([2, 4], [1, 0.5], "free"), ([2, 4], [1, -1], "none"), ([2, 4], [1, np.nan], "none")],
+)
+def test_power_law_refuses_what_it_cannot_fit(x, loss, floor):
+    with pytest.raises(ValueError, match="power law"):
+        power_law(np.array(x), np.array(loss), floor=floor)
+
+
+def test_local_slopes():
+    x = DEPTHS.astype(float)
+    middles, slopes = local_slopes(x, 7 * x**-2.5)
+    assert np.allclose(slopes, 2.5)
+    assert np.allclose(middles, np.sqrt(x[1:] * x[:-1]))
+    assert local_slopes(x, x**-2.5 + 0.01)[1][-1] < 2
+
+
+def test_steep_laws_of_sizes_in_quadrillions_stay_finite():
+    law = power_law(1e16 * DEPTHS, DEPTHS**-19.5)
+    assert law.alpha == pytest.approx(19.5)
+    assert np.isfinite(law.c)

@@ -1,0 +1,151 @@
+"""Every plot. Reads tables, exponents and histories that it is given; draws with Agg or SVG and imports no JAX."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from textwrap import wrap
+
+import matplotlib
+import polars as pl
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
+
+from ..exponents import Exponent
+from . import losses, trends
+from .look import DARK, LIGHT, Look, Panel, last, legend_below, marker, outline, words
+
+__all__ = ["DARK", "LIGHT", "Look", "Panel", "alpha_figure", "draw", "outline", "panels", "svg", "words"]
+
+FIRST = "alpha.png"
+PANEL_INCHES = (4.2, 3.3)
+
+
+def draw(
+    exponents: Sequence[Exponent],
+    runs: pl.DataFrame,
+    histories: Mapping[str, pl.DataFrame],
+    out: str | Path,
+    caption: str = "",
+) -> list[Path]:
+    """Writes every picture that the table has something for, each whole or not at all, and returns their paths.
+
+    alpha.png comes first; then alpha_vs_<field>.png for each field with three values or more among the regimes, and
+    alpha_vs_step.png where there are histories. One that an earlier call drew and that no longer applies is removed.
+
+    Args:
+        exponents: one per regime.
+        runs: the table that they were fitted to.
+        histories: run ids and their histories; any may be missing.
+        out: the folder to write to.
+        caption: the last line of each picture (the command, the commit).
+    """
+    out = Path(out)
+    written = [out / FIRST]
+    alpha_figure(exponents, runs, histories, written[0], caption)
+    for panel in _trends(exponents, runs, histories):
+        written.append(out / f"{panel.name}.png")
+        _panel_figure(panel, written[-1], caption)
+    fields = [name for name in runs.columns if "." in name]
+    stems = {"step", *map(last, fields), *(name.replace(".", "_") for name in fields)}
+    for path in {out / f"alpha_vs_{stem}.png" for stem in stems} - set(written):
+        path.unlink(missing_ok=True)
+    return written
+
+
+def panels(exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]) -> list[Panel]:
+    """The panels of all pictures that the table has something for; arguments as in `draw`."""
+    return losses.panels(exponents, runs, histories) + _trends(exponents, runs, histories)
+
+
+def svg(panel: Panel, look: Look) -> bytes:
+    """A panel alone, without its title, as an SVG image on a transparent ground."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(look.style()), matplotlib.rc_context({"svg.hashsalt": panel.name}):
+        size = PANEL_INCHES[0], PANEL_INCHES[1] + panel.legend_inches
+        figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03))
+        ax = figure.add_subplot()
+        panel.draw(ax, look)
+        legend_below(ax, look, panel)
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def alpha_figure(
+    exponents: Sequence[Exponent],
+    runs: pl.DataFrame,
+    histories: Mapping[str, pl.DataFrame],
+    path: str | Path,
+    caption: str = "",
+) -> None:
+    """Write the figure of a sweep: loss against the variable with its fits, local slopes, loss curves.
+
+    `runs` is the table that the exponents were fitted to, `histories` maps run ids to their histories (any may be
+    missing). Colour and marker tell regimes apart; their verdicts stand below the panels. `caption` (the command, the
+    commit) goes into the last line, after the number of runs left out.
+    """
+    regimes = [e.regime for e in exponents]
+    lines = [wrap(f"{words(e.regime, regimes)}  -  {_headline(e)}", 150) for e in exponents]
+    footer = wrap("   ".join(part for part in (_left_out(exponents), caption) if part), 190)
+    # Heights in inches, so that the panels keep theirs however many regimes there are.
+    text_height = 0.2 * (sum(map(len, lines)) + len(footer)) + 0.25
+    with matplotlib.rc_context(LIGHT.style()):
+        figure = Figure(figsize=(14, 4.6 + text_height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
+        grid = figure.add_gridspec(2, 3, height_ratios=[4.6, text_height])
+        for i, panel in enumerate(losses.panels(exponents, runs, histories)):
+            ax = figure.add_subplot(grid[0, i])
+            panel.draw(ax, LIGHT)
+            ax.set_title(panel.title)
+        below = figure.add_subplot(grid[1, :])
+        below.axis("off")
+        handles = [_handle(i, e) for i, e in enumerate(exponents)]
+        if handles:
+            below.legend(handles, ["\n".join(text) for text in lines], loc="upper left", borderaxespad=0)
+        below.text(0, 0, "\n".join(footer), fontsize=8, color=LIGHT.grey, va="bottom", transform=below.transAxes)
+        _save(figure, Path(path))
+
+
+def _trends(exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]) -> list[Panel]:
+    return [*trends.field_panels(exponents), *trends.step_panels(exponents, runs, histories)]
+
+
+def _panel_figure(panel: Panel, path: Path, caption: str) -> None:
+    footer = [*wrap(panel.caption, 112), *wrap(caption, 112)]
+    with matplotlib.rc_context(LIGHT.style()):
+        height = 4.3 + panel.legend_inches + 0.16 * len(footer)
+        figure = Figure(figsize=(7.2, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
+        ax = figure.add_subplot()
+        panel.draw(ax, LIGHT)
+        legend_below(ax, LIGHT, panel)
+        ax.set_title(panel.title)
+        figure.supxlabel("\n".join(footer), x=0.02, ha="left", fontsize=8, color=LIGHT.grey)
+        _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    """Writes beside the place and moves there, so that no reader sees half a file."""
+    part = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        figure.savefig(part, dpi=160, facecolor=LIGHT.page, format="png")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _headline(e: Exponent) -> str:
+    return e.verdict if e.floor is None else f"{e.verdict}; fitted floor {e.floor:.2g}"
+
+
+def _left_out(exponents: Sequence[Exponent]) -> str:
+    total = Counter()
+    for e in exponents:
+        total.update(e.left_out)
+    return "Left out of the fits: " + ", ".join(f"{n} {why}" for why, n in total.items()) + "." if total else ""
+
+
+def _handle(i: int, e: Exponent) -> Line2D:
+    return Line2D([], [], color=LIGHT.colour(i), marker=marker(i), markersize=5, linestyle="-" if e.law else "none")

@@ -1,0 +1,263 @@
+"""report.html: one page that says what a sweep found, what it could not show, and what it rests on. Imports no JAX."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from jinja2 import Environment, StrictUndefined
+
+from . import figures, store
+from .config import ConfigError
+from .derive import Derived, derive
+from .exponents import CONVERGED_ABOVE, Exponent, usable
+from .figures.look import DEPTH, last, size_name, words
+from .regimes import SEEDS, varying
+from .selection import FitOptions
+
+PAGE = "report.html"
+TEMPLATE = Path(__file__).with_name("report.html.j2")
+MOST_FINDINGS = 8  # regimes that get a sentence each; more are summed up
+NARROW, UNEVEN, POOR = 3.0, 0.5, 0.9  # range of x, spread of local slopes, R2: beyond these, a word of caution
+
+
+def make(folder: Path, options: FitOptions | None = None, out: Path | None = None) -> Path:
+    """Fits a sweep's folder, as `derive` does, and writes its page; without exponents where no run has finished.
+
+    Raises:
+        ConfigError: there is no such folder, it has no runs, or the options do not go with them.
+    """
+    runs = store.collect(folder)
+    if runs.is_empty() or usable(runs).height:
+        return write(derive(folder, options, out))
+    return write(Derived(folder, out or folder, options or FitOptions(), runs, [], store.provenance(folder)))
+
+
+def write(derived: Derived) -> Path:
+    """Writes report.html, whole or not at all: one file that needs no other, no network and no script.
+
+    Args:
+        derived: what a sweep's folder came to; the page lists all runs of that folder, fitted or not.
+
+    Returns:
+        The page's path, in `derived.out`.
+    """
+    fits, every = derived.fits, store.collect(derived.folder)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"text": _text, "alpha": _alpha}
+    page = environment.from_string(TEMPLATE.read_text()).render(
+        name=derived.folder.resolve().name,
+        version=version("toydepth"),
+        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        options=derived.options.words(),
+        fitted=derived.runs.height,
+        looks={"light": figures.LIGHT, "dark": figures.DARK},
+        **_found(fits, every),
+        pictures=_pictures(derived),
+        **_settings(derived.folder, every),
+        **_runs(every),
+        made=_made(derived.folder, every),
+    )
+    path = derived.out / PAGE
+    try:
+        derived.out.mkdir(parents=True, exist_ok=True)
+        store.write_text(path, page)
+    except OSError as error:
+        raise ConfigError(f"--out {derived.out}: cannot be written to: {error.strerror}") from error
+    return path
+
+
+# --- what was found -----------------------------------------------------------------------------------------
+
+
+def _found(fits: Sequence[Exponent], runs: pl.DataFrame) -> dict[str, Any]:
+    known = [e for e in fits if e.alpha is not None]
+    return {
+        "size": size_name(fits),
+        "is_depth": not fits or fits[0].variable == DEPTH,
+        "counts": dict(runs["status"].value_counts(sort=True).iter_rows()),
+        "regimes": [
+            {
+                "fit": e,
+                "label": _label(e, fits),
+                "state": e.verdict.partition(": ")[0] if e.alpha is not None else e.verdict,
+                "notes": e.verdict.partition("; ")[2] if e.alpha is not None else "",
+                "key": " ".join(f"{x:.2f},{y:.2f}" for x, y in figures.outline(i)),
+                "colour": i % len(figures.LIGHT.colours),
+            }
+            for i, e in enumerate(fits)
+        ],
+        "extremes": [
+            {"fit": e, "label": _label(e, fits)}
+            for e in (sorted(known, key=lambda e: e.alpha or 0.0)[:: max(1, len(known) - 1)] if known else [])
+        ],
+        "most_findings": MOST_FINDINGS,
+        "apart": _apart(known),
+        "limits": _limits(fits, runs),
+    }
+
+
+def _apart(known: Sequence[Exponent]) -> bool | None:
+    """Whether the intervals of two regimes are apart; None for another number of regimes, or without intervals."""
+    if len(known) != 2 or any(e.ci_low is None or e.ci_high is None for e in known):
+        return None
+    low, high = sorted(known, key=lambda e: e.alpha or 0.0)
+    return (high.ci_low or 0.0) > (low.ci_high or 0.0)
+
+
+def _limits(fits: Sequence[Exponent], runs: pl.DataFrame) -> list[str]:
+    """What the numbers cannot carry, in sentences."""
+    known = [e for e in fits if e.alpha is not None]
+    size = size_name(fits)
+
+    def of(*which: Exponent) -> str:
+        if len(which) == len(fits):
+            return "all regimes" if len(fits) > 1 else "the exponent"
+        return "; ".join(_label(e, fits) for e in which[:4]) + (f" and {len(which) - 4} more" if len(which) > 4 else "")
+
+    moving = [e for e in known if e.verdict.startswith("still")]
+    loose = [e for e in known if e.converged is not None and e.converged < 1 and e not in moving]
+    blind = [e for e in known if e.converged is None]
+    single = [e for e in known if e.ci_low is None]
+    narrow = [e for e in known if (e.x_max or 0.0) < NARROW * (e.x_min or 1.0)]
+    bent = [e for e in known if max(m := [s.mean for s in e.local_slopes], default=0) - min(m, default=0) > UNEVEN]
+    poor = [e for e in known if e.r2 is not None and e.r2 < POOR]
+    without = [e for e in fits if e.alpha is None]
+    counts = {status: n for status, n in runs["status"].value_counts(sort=True).iter_rows() if status != "done"}
+    teachers = runs["teacher.depth"].drop_nulls().to_list() if "teacher.depth" in runs.columns else []
+    copies = [e for e in known if e.variable == DEPTH and teachers and (e.x_max or 0.0) >= min(teachers)]
+    said = {
+        "No run has finished yet." if not fits else "There is no exponent to report.": not known,
+        f"Where the exponents end: they still move with the budget ({of(*moving)}), so they are bounds.": moving,
+        f"Convergence of every run: some were still improving with the budget ({of(*loose)}).": loose,
+        f"Whether training had converged: there are no twins at half the budget to tell ({of(*blind)}).": blind,
+        f"How far chance reaches: one replicate gives no interval ({of(*single)}).": single,
+        f"A wide range: {size} spans less than a factor of {NARROW:g} ({of(*narrow)}).": narrow,
+        f"One power law over the whole range: local slopes differ by more than {UNEVEN} ({of(*bent)}).": bent,
+        f"A good fit: R² is below {POOR} ({of(*poor)}).": poor,
+        f"An exponent at all for {of(*without)}: too few values of {size} are done.": without and known,
+        f"Students shallower than their teacher alone: some are as deep and could copy it "
+        f"layer by layer ({of(*copies)}).": copies,
+        "The runs that are not done: " + ", ".join(f"{n} {status}" for status, n in counts.items()) + ".": counts,
+    }
+    return [sentence for sentence, holds in said.items() if holds]
+
+
+def _label(e: Exponent, fits: Sequence[Exponent]) -> str:
+    return words(e.regime, [other.regime for other in fits])
+
+
+# --- pictures -----------------------------------------------------------------------------------------------
+
+
+def _pictures(derived: Derived) -> list[dict[str, str]]:
+    fits, histories = derived.fits, store.histories(derived.folder)
+    found = [f"{_label(e, fits)} {e.alpha:.2f}" for e in fits[:MOST_FINDINGS] if e.alpha is not None]
+    alt = f" (exponents: {'; '.join(found)}{' ...' if len(fits) > MOST_FINDINGS else ''})" if found else ""
+    return [
+        {
+            "title": panel.title,
+            "caption": panel.caption,
+            "alt": f"Chart: {panel.title}{alt}",
+            "light": _data(figures.svg(panel, figures.LIGHT)),
+            "dark": _data(figures.svg(panel, figures.DARK)),
+        }
+        for panel in figures.panels(fits, derived.runs, histories)
+    ]
+
+
+def _data(image: bytes) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(image).decode()
+
+
+# --- settings, runs, provenance -----------------------------------------------------------------------------
+
+
+def _settings(folder: Path, runs: pl.DataFrame) -> dict[str, Any]:
+    """The values of every field in use, by section; of the table where sweep.json is lost."""
+    record = store.read_json(folder / "sweep.json")
+    fixed, swept = record.get("fixed"), record.get("swept")
+    if isinstance(fixed, dict) and isinstance(swept, dict):
+        values = {name: [value] for name, value in fixed.items()} | swept
+    else:
+        names = [name for name in runs.columns if "." in name or name in ("problem", "seed")]
+        values = {name: runs[name].unique(maintain_order=True).to_list() for name in names}
+    sections: dict[str, dict[str, list[Any]]] = {}
+    for name, found in values.items():
+        used = [value for value in found if value is not None]
+        if used:
+            sections.setdefault(name.rpartition(".")[0] or "run", {})[last(name)] = sorted(used, key=_order)
+    commands = record.get("commands") or [record["command"]] if "command" in record else []
+    return {"sections": sections, "commands": list(dict.fromkeys(commands))}
+
+
+def _order(value: Any) -> tuple[bool, Any]:
+    number = isinstance(value, int | float)
+    return (not number, value if number else str(value))
+
+
+def _runs(runs: pl.DataFrame) -> dict[str, Any]:
+    """The table of runs, and what had not converged or went wrong."""
+    seeds = [name for name in SEEDS if name in runs.columns and runs[name].n_unique() > 1]
+    if len(seeds) == 2 and runs[seeds[0]].eq_missing(runs[seeds[1]]).all():
+        seeds = seeds[:1]  # a teacher's seed is the run's unless it is given
+    fields = varying(runs) + seeds
+    slope = pl.col("slope").cast(pl.Float64)
+    return {
+        "fields": fields,
+        "runs": runs.to_dicts(),
+        "short": {name: last(name) if [last(n) for n in fields].count(last(name)) == 1 else name for name in fields},
+        "unconverged": runs.filter((pl.col("status") == "done") & (slope <= CONVERGED_ABOVE)).sort("slope").to_dicts(),
+        "twinless": runs.filter((pl.col("status") == "done") & slope.is_null()).height,
+        "ended_badly": runs.filter(pl.col("status").is_in(["diverged", "failed"])).to_dicts(),
+        "converged_above": CONVERGED_ABOVE,
+    }
+
+
+def _made(folder: Path, runs: pl.DataFrame) -> dict[str, str]:
+    """Versions, devices, commits, time and FLOPs of the finished runs and their twins."""
+    results = [store.read_json(store.run_folder(folder, run) / "result.json") for run in runs["id"]]
+    twins = [store.read_json(store.run_folder(folder, run + store.TWIN) / "result.json") for run in runs["id"]]
+    versions: dict[str, set[str]] = {}
+    for result in results:
+        for package, found in (result.get("versions") or {}).items():
+            versions.setdefault(package, set()).add(str(found))
+    said = {name: sorted({str(r[name]) for r in results if r.get(name)}) for name in ("device", "commit", "batching")}
+    total = {name: sum(r.get(name) or 0.0 for r in results + twins) for name in ("seconds", "flops")}
+    return {
+        "Devices": ", ".join(said["device"]),
+        "Commit": ", ".join(said["commit"]),
+        "Batching": ", ".join(said["batching"]),
+        "Training time": f"{_duration(total['seconds'])} (runs and twins, without compilation)"
+        * bool(total["seconds"]),
+        "Computation": f"{total['flops']:.3g} FLOPs (runs and twins)" * bool(total["flops"]),
+        "Versions": ", ".join(f"{name} {' or '.join(sorted(found))}" for name, found in versions.items()),
+    }
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = [(hours, "h"), (minutes, "min"), (rest, "s")]
+    return " ".join(f"{n} {unit}" for n, unit in parts if n) or "under a second"
+
+
+def _text(value: Any) -> str:
+    """A value for people: nothing for None, few digits for a float."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e6 else f"{value:.3g}"
+    return str(value)
+
+
+def _alpha(value: float | None) -> str:
+    """An exponent with two digits and a true minus sign; a dash where it is not known."""
+    return "\N{EN DASH}" if value is None else f"{value:.2f}".replace("-", "\N{MINUS SIGN}")

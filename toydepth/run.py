@@ -1,0 +1,181 @@
+"""A run opened from its folder: its config, history and result, and its teacher and student as functions."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import polars as pl
+from jaxtyping import Array, Float
+
+from . import checkpoint, engine, programs, store
+from .config import ConfigError, DepthConfig, RunConfig
+from .network import Network, entry
+from .problems import hyper_of, problem_of, source_of
+from .problems.depth import DepthProblem
+
+Tree = Any
+Outputs = Float[Array, "*batches batch outputs"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Function:
+    """A teacher or a student with its parameters, as a function of inputs.
+
+    Called with inputs x[..., batch, width], which it RMS-normalises, it returns what the loss compares: RMS-normalised
+    final states [..., batch, width] (target.loss=mse), or the log of the softmax [..., batch, vocab] (kl).
+
+    Attributes:
+        params: its parameters; leaves below `layers` have a leading axis for the layers.
+    """
+
+    params: Tree
+    _outputs: Callable[[Tree, Any], Any]
+    _states: Callable[[Tree, Any], Any] | None
+
+    def __call__(self, x: Float[Array, "*batches batch width"]) -> Outputs:
+        x = jnp.asarray(x, jnp.float32)
+        stacked = x.reshape(-1, *x.shape[-2:])
+        outputs = self._outputs(self.params, stacked)
+        return outputs.reshape(*x.shape[:-1], outputs.shape[-1])
+
+    def states(self, x: Float[Array, "batch width"]) -> Float[Array, "depth+1 batch width"]:
+        """All states h_0 ... h_depth, h_0 = norm(x), before the final norm.
+
+        Raises:
+            TypeError: somebody's own teacher, which has no layers that are known here.
+        """
+        if self._states is None:
+            raise TypeError("this teacher is somebody's own function; its layers are not known")
+        return self._states(self.params, jnp.asarray(x, jnp.float32))
+
+
+class Run:
+    """A run of the depth experiment.
+
+    Attributes:
+        folder: where it lies.
+        config: its resolved config.
+        history: one row per evaluation (polars), see `toydepth.store.HISTORY`.
+        result: result.json as a dict; empty if the run has not ended.
+        status: done | running | failed | diverged.
+        student: the trained student as a function.
+        teacher: the teacher as a function.
+    """
+
+    def __init__(self, folder: Path, config: DepthConfig):
+        self.folder, self.config = folder, config
+        self.history: pl.DataFrame = store.history(folder)
+        self.result: dict[str, Any] = store.result(folder)
+        self.status: str = store.status(folder)
+
+    @functools.cached_property
+    def student(self) -> Function:
+        """The student with the parameters in params/.
+
+        Raises:
+            ConfigError: the run has no readable parameters (it is not done).
+        """
+        problem = self._problem
+        template = jax.eval_shape(problem.init, jax.random.key(0))
+        try:
+            params = checkpoint.restore(self.folder / "params", template)
+        except checkpoint.CheckpointError as error:
+            raise ConfigError(
+                f"{self.folder}: no parameters to read; the run is {self.status or 'not started'}"
+            ) from error
+
+        def outputs(params: Tree, inputs: Any, context: Tree, hyper: Tree) -> Any:
+            return programs.predictions(problem, params, {"inputs": _normed(inputs)}, context, hyper)
+
+        return Function(params, self._bound(outputs), jax.jit(_states(problem.network)))
+
+    @functools.cached_property
+    def teacher(self) -> Function:
+        """The teacher, made again from the run's seeds."""
+        problem, stream = self._problem, self._problem.stream
+
+        def outputs(params: Tree, inputs: Any, context: Tree, hyper: Tree) -> Any:
+            states = jax.lax.map(lambda x: stream.states(params, x), _normed(inputs))
+            return programs.targets(problem, {"states": states}, context, hyper)
+
+        return Function(
+            self._fixed, self._bound(outputs), jax.jit(_states(stream.network)) if stream.own is None else None
+        )
+
+    def states(self, x: Float[Array, "batch width"]) -> tuple[Array, Array]:
+        """The states of the teacher and of the student on inputs, each [depth+1, batch, width]."""
+        return self.teacher.states(x), self.student.states(x)
+
+    @functools.cached_property
+    def inputs(self) -> Float[Array, "eval_batches batch width"]:
+        """The inputs that the run was evaluated on."""
+        key, draw = engine.role_key(self.config.seed, "eval"), self._problem.stream.inputs
+        batches = jnp.arange(self.config.train.eval_batches)
+        return jax.jit(lambda i: jax.lax.map(lambda i: draw(jax.random.fold_in(key, i)), i))(batches)
+
+    def loss(self, student: Outputs | None = None, teacher: Outputs | None = None) -> float:
+        """The mean loss of a student's outputs against a teacher's; without any, that on the evaluation inputs.
+
+        On the evaluation inputs this is the recorded loss to the last bit, on the same device kind and versions, for
+        runs trained in `map` mode with at least two evaluation batches.
+        """
+        student = self.student(self.inputs) if student is None else student
+        teacher = self.teacher(self.inputs) if teacher is None else teacher
+        shaped = (jnp.asarray(a).reshape(-1, *a.shape[-2:]) for a in (student, teacher))
+        return float(_score(self._problem, *shaped))
+
+    def __repr__(self) -> str:
+        return f"<Run {self.folder.name}: {self.status}, loss {self.result.get('loss')}>"
+
+    @functools.cached_property
+    def _problem(self) -> DepthProblem:
+        problem = problem_of(self.config)
+        assert isinstance(problem, DepthProblem)
+        return problem
+
+    @functools.cached_property
+    def _fixed(self) -> Tree:
+        return jax.device_get(jax.jit(self._problem.stream.init)(source_of(self.config)))
+
+    def _bound(self, outputs: Callable[..., Any]) -> Callable[[Tree, Any], Any]:
+        """Outputs as a compiled function of parameters and inputs; context and numbers are traced, as in training."""
+        context = self._problem.stream.context(self._fixed)
+        hyper = {name: np.float32(value) for name, value in hyper_of(self.config).items()}
+        compiled = jax.jit(outputs)
+        return lambda params, inputs: compiled(params, inputs, context, hyper)
+
+
+def open(folder: str | Path) -> Run:
+    """Opens a run's folder, `outputs/<sweep>/runs/<run id>`.
+
+    Raises:
+        ConfigError: there is no run, it is not of the depth experiment, or its own code has changed and is not kept.
+    """
+    path = Path(folder)
+    if not (path / "config.json").is_file():
+        raise ConfigError(f"{path}: no run's folder (there is no config.json in it)")
+    config = store.config(path)
+    if not isinstance(config, DepthConfig):
+        kind = config.problem if isinstance(config, RunConfig) else "another version's"
+        raise ConfigError(f"{path}: allowed are runs of problem=depth, not {kind}")
+    return Run(path, config)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _score(problem: DepthProblem, predictions: Tree, targets: Tree) -> Any:
+    return programs.score(problem, predictions, targets)[0]
+
+
+def _normed(inputs: Float[Array, "batches batch width"]) -> Any:
+    return jax.lax.map(entry, inputs)
+
+
+def _states(network: Network) -> Callable[[Tree, Any], Any]:
+    return lambda params, x: network.states(params["layers"], entry(x))
