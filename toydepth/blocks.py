@@ -53,7 +53,7 @@ def of_module(build: Callable[[nnx.Rngs], nnx.Module]) -> Functions:
     """
 
     def init(key: Any) -> Params:
-        return nnx.to_pure_dict(_state(build(nnx.Rngs(params=key)))[1])
+        return nnx.to_pure_dict(_state(build(nnx.Rngs(key)))[1])
 
     def apply(params: Params, h: Any) -> Any:
         graph, state = _state(nnx.eval_shape(lambda: build(nnx.Rngs(0))))

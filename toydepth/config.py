@@ -299,6 +299,15 @@ def own_code(config: RunConfig) -> dict[str, str]:
     return {name: value for name, value in named.items() if ":" in value or value.endswith(".py")}
 
 
+def replaced(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """The config with other values of some fields, given as {dotted name: value}; nothing is checked."""
+    for dotted, value in values.items():
+        section, _, last = dotted.rpartition(".")
+        changed = dataclasses.replace(getattr(config, section), **{last: value}) if section else value
+        config = dataclasses.replace(config, **{section or last: changed})
+    return config
+
+
 def flatten(config: RunConfig) -> dict[str, Any]:
     """{dotted name: value} of every field."""
     return _flatten(dataclasses.asdict(config), "")

@@ -83,7 +83,8 @@ def load(field: str, reference: str) -> Any:
     if not colon:
         return module
     if not hasattr(module, name):
-        names = [known for known in vars(module) if not known.startswith("_")]
+        own = vars(module).items()
+        names = [known for known, value in own if getattr(value, "__module__", "") == module.__name__]
         raise ConfigError(f"{field}={reference}: {path} has no {name}; it has {', '.join(names) or 'no names'}")
     return getattr(module, name)
 

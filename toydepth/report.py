@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -50,7 +51,7 @@ def write(derived: Derived) -> Path:
     fits, every = derived.fits, store.collect(derived.folder)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"text": _text, "alpha": _alpha}
-    page = environment.from_string(TEMPLATE.read_text()).render(
+    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         name=derived.folder.resolve().name,
         version=version("toydepth"),
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -80,7 +81,7 @@ def _found(fits: Sequence[Exponent], runs: pl.DataFrame) -> dict[str, Any]:
     return {
         "size": size_name(fits),
         "is_depth": not fits or fits[0].variable == DEPTH,
-        "counts": dict(runs["status"].value_counts(sort=True).iter_rows()),
+        "counts": dict(Counter(runs["status"]).most_common()),
         "regimes": [
             {
                 "fit": e,
@@ -128,7 +129,7 @@ def _limits(fits: Sequence[Exponent], runs: pl.DataFrame) -> list[str]:
     bent = [e for e in known if max(m := [s.mean for s in e.local_slopes], default=0) - min(m, default=0) > UNEVEN]
     poor = [e for e in known if e.r2 is not None and e.r2 < POOR]
     without = [e for e in fits if e.alpha is None]
-    counts = {status: n for status, n in runs["status"].value_counts(sort=True).iter_rows() if status != "done"}
+    counts = {status: n for status, n in Counter(runs["status"]).most_common() if status != "done"}
     teachers = runs["teacher.depth"].drop_nulls().to_list() if "teacher.depth" in runs.columns else []
     copies = [e for e in known if e.variable == DEPTH and teachers and (e.x_max or 0.0) >= min(teachers)]
     said = {

@@ -136,7 +136,7 @@ class Run:
 
     @functools.cached_property
     def _problem(self) -> DepthProblem:
-        problem = problem_of(self.config)
+        problem = problem_of(store.with_kept_code(self.folder, self.config))
         assert isinstance(problem, DepthProblem)
         return problem
 

@@ -2,6 +2,7 @@
 
 outputs/<sweep>/            sweep.json  runs.parquet  exponents.csv  exponents.json  alpha.png
     runs/<run id>/          config.json  history.jsonl  result.json  status.json  checkpoint/  params/  .hydra/
+        source/             somebody's own block, teacher or problem as it was when the run was made
         twin/               history.jsonl  result.json  checkpoint/        (the run at half the steps)
 """
 
@@ -16,7 +17,8 @@ from typing import Any
 
 import polars as pl
 
-from .config import ConfigError, RunConfig, flatten, matters, parse
+from .config import ConfigError, RunConfig, flatten, matters, own_code, parse, replaced
+from .extension import file_of
 
 HISTORY = {"step": pl.Int64} | dict.fromkeys(("loss", "loss_sem", "train_loss", "lr", "tau", "seconds"), pl.Float64)
 RESULT = {
@@ -156,6 +158,9 @@ def _joined(folder: Path, record: Mapping[str, Any], now: dict[str, list[Any]]) 
     else:  # lost or broken: the runs themselves say what they are
         before = _values(filter(None, map(config, (folder / "runs").glob("*"))))
     for name, values in now.items():
+        if name == "runtime.source":  # somebody's own code may be worked on; its runs are told apart
+            now[name] = [*before.get(name, []), *(value for value in values if value not in before.get(name, []))]
+            continue
         old = before.get(name, values)
         used = [value for value in old if value is not None]  # null: not used by the other choices
         if len(used) == 1 and used[0] not in values and any(value is not None for value in values):
@@ -169,10 +174,28 @@ def _joined(folder: Path, record: Mapping[str, Any], now: dict[str, list[Any]]) 
 
 def config(run: Path) -> RunConfig | None:
     """A run's config; None if it has none, or one of another version."""
+    tree = read_json(run / "config.json")
+    named = str(tree.get("problem", ""))
     try:
-        return parse(read_json(run / "config.json")) if (run / "config.json").exists() else None
+        found = parse(tree | {"problem": str(kept)} if (kept := _kept(run, named)) else tree) if tree else None
     except ConfigError:
         return None
+    return replaced(found, {"problem": named}) if found and named else found
+
+
+def with_kept_code(run: Path, config: RunConfig) -> RunConfig:
+    """A run's config, with references to somebody's own code leading to what the run has kept of it."""
+    references = own_code(config)
+    kept = {field: _kept(run, reference) for field, reference in references.items()}
+    names = {field: ":" + references[field].rpartition(":")[2] if ":" in references[field] else "" for field in kept}
+    return replaced(config, {field: f"{path}{names[field]}" for field, path in kept.items() if path})
+
+
+def _kept(run: Path, reference: str) -> Path | None:
+    """The copy of a reference's file in a run's folder, if there is one."""
+    place = reference.rpartition(":")[0] if ":" in reference else reference
+    path = run / "source" / (Path(place).name if place.endswith(".py") else f"{place}.py")
+    return path if path.is_file() else None
 
 
 def _values(configs: Iterable[RunConfig]) -> dict[str, list[Any]]:
@@ -187,7 +210,7 @@ def _values(configs: Iterable[RunConfig]) -> dict[str, list[Any]]:
 
 
 def write_config(folder: Path, config: RunConfig) -> None:
-    """Makes a run's folder with its resolved config."""
+    """Makes a run's folder with its resolved config, and a copy of somebody's own code if it uses some."""
     tree: dict[str, Any] = {}
     for name, value in flatten(config).items():
         *sections, field = name.split(".")
@@ -198,6 +221,11 @@ def write_config(folder: Path, config: RunConfig) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "config.json", tree)
+        for name, reference in own_code(config).items():
+            file, place = file_of(name, reference), reference.rpartition(":")[0] or reference
+            (folder / "source").mkdir(exist_ok=True)
+            target = folder / "source" / (file.name if place.endswith(".py") else f"{place}.py")
+            write_text(target, file.read_text())
     except OSError as error:
         raise ConfigError(f"sweep.root: cannot write to {folder}: {error.strerror}") from error
 

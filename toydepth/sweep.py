@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from . import derive, store
-from .config import ConfigError, RunConfig, resolve, run_id
+from .config import ConfigError, RunConfig, own_code, resolve, run_id
 from .devices import setup
+from .problems import problem_of
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +99,8 @@ def _prepare(configs: Sequence[RunConfig], compile_cache: str | None) -> tuple[S
     runs: dict[str, _Run] = {}
     for index, config in enumerate(configs):
         resolved = resolve(config, devices[0].platform)
+        if own_code(resolved):
+            problem_of(resolved)  # what is wrong with it must be said before anything is written
         name = run_id(resolved)
         runs.setdefault(name, _Run(name, resolved, [])).indices.append(index)
     return devices, folders.pop(), list(runs.values())

@@ -114,7 +114,7 @@ def _trends(exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mappin
 
 
 def _panel_figure(panel: Panel, path: Path, caption: str) -> None:
-    footer = [*wrap(panel.caption, 112), *wrap(caption, 112)]
+    footer = [*wrap(panel.caption, 112), *wrap(caption.strip(), 112)]
     with matplotlib.rc_context(LIGHT.style()):
         height = 4.3 + panel.legend_inches + 0.16 * len(footer)
         figure = Figure(figsize=(7.2, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))

@@ -136,7 +136,7 @@ def _scheme_axis(ax: Axes, look: Look, orders: Sequence[float]) -> list[float]:
     """Names the schemes at their orders, draws what is expected of a smooth teacher, and returns it."""
     expected = [2 * p + 1 for p in orders]
     ax.plot(orders, expected, color=look.grey, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    at = (orders[-1], expected[-1]), (-8, 0), "data", "offset points"
+    at = (orders[-1], expected[-1]), (-16, 0), "data", "offset points"
     ax.annotate("2p + 1", *at, ha="right", va="center", color=look.grey)
     names = {p: scheme for scheme, p in ORDERS.items()}
     ax.xaxis.set_major_locator(FixedLocator(orders))

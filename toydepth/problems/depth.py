@@ -68,7 +68,8 @@ class TeacherStream:
     @property
     def functions(self) -> blocks.Functions:
         """Somebody's own teacher as (init, apply)."""
-        return blocks.functions(self.own, self.network.width, hidden=self.network.hidden, depth=self.network.depth)
+        network = self.network
+        return blocks.functions(self.own, width=network.width, hidden=network.hidden, depth=network.depth)
 
 
 @dataclass(frozen=True)
