@@ -52,6 +52,7 @@ def compose_and_call(task: Task, words: list[str]) -> int:
     from yaml import YAMLError
 
     register()
+    words = _debug_last(words)
     parser = get_args_parser()
     parser.error = _refuse_arguments  # type: ignore[method-assign]
     flags = parser.parse_intermixed_args(words)  # flags may stand between overrides
@@ -91,6 +92,15 @@ def compose_and_call(task: Task, words: list[str]) -> int:
     return code or 0
 
 
+def _debug_last(words: list[str]) -> list[str]:
+    """The words with `debug=...` appended to the defaults, behind a named sweep, so that its few steps win."""
+    chosen = [word for word in words if re.match(r"\+?debug=", word)]
+    others = [word for word in words if word not in chosen]
+    end = 1 + max((i for i, word in enumerate(others) if not word.startswith("-")), default=-1)
+    # Quoted, since Hydra would read nan as a number
+    return others[:end] + [f"+debug='{word.partition('=')[2]}'" for word in chosen] + others[end:]
+
+
 ONLY_OURS = "hydra/launcher: allowed is only toydepth (runs are trained together)"
 
 
@@ -119,9 +129,11 @@ def data_folder(name: str) -> Path:
 
 
 def searchpath() -> list[str]:
-    """Where named sweeps are looked for: ./sweeps first, then those that come with the package."""
+    """Where Hydra looks after the package's conf/: your own problems, ./conf, ./sweeps, the package's sweeps."""
     folders = [folder.resolve() for folder in (Path("sweeps"), data_folder("sweeps")) if folder.is_dir()]
-    return [f"sweeps://{folder}" for folder in dict.fromkeys(folders)]
+    conf = Path("conf").resolve()
+    own = [f"file://{conf}"] if conf.is_dir() and conf != data_folder("conf") else []
+    return ["own://", *own, *(f"sweeps://{folder}" for folder in dict.fromkeys(folders))]
 
 
 def help_text(overrides: list[str]) -> str:
@@ -135,7 +147,12 @@ def help_text(overrides: list[str]) -> str:
         config = compose("config", overrides)
     groups = {folder.name: _options(folder) for folder in sorted(conf.iterdir()) if folder.is_dir()}
     groups = {name: options for name, options in groups.items() if name != "hydra"}
-    sweeps = [name for entry in searchpath() for name in _options(Path(entry.removeprefix("sweeps://")))]
+    sweeps = [
+        name
+        for entry in searchpath()
+        if entry.startswith("sweeps://")
+        for name in _options(Path(entry.removeprefix("sweeps://")))
+    ]
     lines = [HELP, "Groups", *(f"  {name}={' | '.join(options)}" for name, options in groups.items())]
     lines += [f"  +sweeps={' | '.join(sorted(set(sweeps)))}", "", "Fields, as composed, and what is allowed"]
     for name, rule in allowed(config.problem).items():

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import hashlib
+import importlib.util
 import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from . import extension
 from .fields import ConfigError, choice, flag, integer, name, real, reference, text
@@ -135,6 +136,8 @@ DECAYS = {"constant": 0.0, "linear": 0.9, "cosine": 1.0, "wsd": 0.2}
 class RunConfig:
     """The fields that every problem has."""
 
+    size: ClassVar[str | None] = None  # the field that loss is a power of, where a command fits of itself
+
     problem: str = reference("depth", "depth", whole=True)
     seed: int = integer(0, 0, 2**32 - 1)
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -166,6 +169,12 @@ class RunConfig:
             refuse("data.unique", self.data.unique, f"0, or a multiple of train.batch={self.train.batch}")
         if self.optimizer.name == "adam" and self.optimizer.weight_decay:
             refuse("optimizer.weight_decay", self.optimizer.weight_decay, "0 with optimizer=adam; adamw decays weights")
+        if self.runtime.tensorboard and not importlib.util.find_spec("tensorboardX"):
+            refuse(
+                "runtime.tensorboard",
+                True,
+                "false, unless tensorboardX is installed: pip install toydepth[tensorboard]",
+            )
         if self.schedule.warmup + (self.schedule.decay_fraction or 0.0) > 1.0:
             refuse("schedule.warmup", self.schedule.warmup, "together with schedule.decay_fraction at most 1")
 
@@ -207,6 +216,8 @@ class RunConfig:
 @dataclass(frozen=True)
 class DepthConfig(RunConfig):
     """`problem=depth`: a student imitates a deep residual teacher (arXiv 2602.05970, sec. 4 and app. C)."""
+
+    size: ClassVar[str | None] = "student.depth"
 
     teacher: Teacher = field(default_factory=Teacher)
     student: Student = field(default_factory=Student)

@@ -236,17 +236,9 @@ class _Loop:
             *scores, summed, count = (np.asarray(a) for a in (*scores, state["loss_sum"], state["loss_count"]))
             for m in here:
                 lane = self.place[m][1]
-                m.loss, m.loss_sem, m.loss_first, m.loss_second = (float(score[lane]) for score in scores)
-                if m.step == 0:
-                    m.first_loss = m.loss
-                row = {"step": m.step, "loss": m.loss, "loss_sem": m.loss_sem}
-                row |= {
-                    "train_loss": float(summed[lane] / count[lane]) if m.step else None,
-                    **_rates(m),
-                    "seconds": m.seconds,
-                }
+                m.scored(*(float(score[lane]) for score in scores))
                 if m.diverged < 0:
-                    self.recorder.evaluated(m, row)
+                    self.recorder.evaluated(m, row(m, summed[lane], count[lane]))
 
     def _checkpoint(self, members: list[Member]) -> None:
         for m, state in self._host_states(members):
@@ -254,10 +246,7 @@ class _Loop:
 
     def _finish(self, members: list[Member]) -> None:
         for m, state in self._host_states(members):
-            message = _verdict(m)
-            compiled = self.programs.compile_seconds["advance", m.shape]
-            seen = m.loss, m.loss_sem, m.loss_first, m.loss_second
-            outcome = Outcome("diverged" if message else "done", message, *seen, compiled)
+            outcome = ended(m, verdict(m), self.programs.compile_seconds["advance", m.shape])
             self.recorder.finished(m, outcome, state)
 
     def _host_states(self, members: list[Member]) -> Iterator[tuple[Member, Tree]]:
@@ -273,7 +262,20 @@ class _Loop:
         return [jax.device_put(np.asarray(a, np.int32), sharding) for a in arrays]
 
 
-def _verdict(member: Member) -> str:
+def ended(member: Member, message: str, compile_seconds: float = 0.0) -> Outcome:
+    """How a member ended that has diverged with this message, or is done if it is empty."""
+    seen = member.loss, member.loss_sem, member.loss_first, member.loss_second
+    return Outcome("diverged" if message else "done", message, *seen, compile_seconds)
+
+
+def row(member: Member, loss_sum: Any, loss_count: Any) -> dict[str, float | None]:
+    """A line of history of a member that was just evaluated; the sums are of the train losses since the last one."""
+    train_loss = float(loss_sum / loss_count) if member.step else None
+    evaluated = {"step": member.step, "loss": member.loss, "loss_sem": member.loss_sem, "train_loss": train_loss}
+    return evaluated | _rates(member) | {"seconds": member.seconds}
+
+
+def verdict(member: Member) -> str:
     """Why a member that has ended diverged; empty if it did not."""
     if member.diverged >= 0:
         return f"diverged at step {member.diverged}: not finite, or loss above {DIVERGED:g} x {member.first_loss:.3g}"

@@ -79,6 +79,12 @@ class Member:
     def active(self) -> bool:
         return self.step < self.steps and self.diverged < 0
 
+    def scored(self, loss: float, loss_sem: float, loss_first: float, loss_second: float) -> None:
+        """Notes an evaluation at the member's step."""
+        self.loss, self.loss_sem, self.loss_first, self.loss_second = loss, loss_sem, loss_first, loss_second
+        if self.step == 0:
+            self.first_loss = loss
+
     def boundary(self, step: int) -> int:
         """The first step after `step` at which the host must look: an evaluation, a checkpoint or the end."""
         train = self.config.train

@@ -171,7 +171,6 @@ def _staging(stream: Stream, mesh: Mesh) -> Callable[..., Tree]:
 
 def _advance(shape: Shape, batching: str, mesh: Mesh) -> Callable[..., Tree]:
     """(state, hyper, first, count, eval_every, slot, staged, context) -> state after `count` more steps, per lane."""
-    problem = shape.problem
 
     def local(state: Tree, hyper: Tree, first: Any, count: Any, every: Any, slot: Any, staged: Tree, ctx: Tree) -> Tree:
         traces["student"] += 1
@@ -182,25 +181,7 @@ def _advance(shape: Shape, batching: str, mesh: Mesh) -> Callable[..., Tree]:
 
             def step(carry: Any) -> Any:
                 i, state = carry
-                batch = _batch(staged, slot, i)
-
-                def objective(params: Tree) -> Any:
-                    return jnp.mean(losses(problem, params, batch, context, hyper))
-
-                loss, grads = jax.value_and_grad(objective)(state["params"])
-                optimizer = build(shape.optimizer, hyper, factor(hyper, (first + i).astype(jnp.float32)))
-                updates, moments = optimizer.update(grads, state["optimizer"], state["params"])
-                params = optax.apply_updates(state["params"], updates)
-                fresh = (first + i) % every == 0  # the mean train loss is that since the last evaluation
-                sound = (loss <= state["limit"]) & _finite(grads) & _finite(params)
-                return i + 1, {
-                    "params": params,
-                    "optimizer": moments,
-                    "loss_sum": jnp.where(fresh, 0.0, state["loss_sum"]) + loss,
-                    "loss_count": jnp.where(fresh, 0.0, state["loss_count"]) + 1.0,
-                    "limit": state["limit"],
-                    "diverged": jnp.where(sound, -1, first + i).astype(jnp.int32),
-                }
+                return i + 1, update(shape, state, hyper, _batch(staged, slot, i), context, first + i, every)
 
             def unfinished(carry: Any) -> Any:
                 return (carry[0] < count) & (carry[1]["diverged"] < 0)
@@ -212,6 +193,29 @@ def _advance(shape: Shape, batching: str, mesh: Mesh) -> Callable[..., Tree]:
     runs, spec = PartitionSpec("runs"), PartitionSpec()
     specs = (runs, runs, runs, runs, runs, runs, spec, spec)
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=runs, check_vma=False)
+
+
+def update(shape: Shape, state: Tree, hyper: Tree, batch: Tree, context: Tree, step: Any, every: Any) -> Tree:
+    """A member's state after one step; `diverged` is the step if its loss, a gradient or a parameter gives cause."""
+    loss, grads = jax.value_and_grad(mean_loss)(state["params"], shape.problem, batch, context, hyper)
+    optimizer = build(shape.optimizer, hyper, factor(hyper, jnp.asarray(step, jnp.float32)))
+    updates, moments = optimizer.update(grads, state["optimizer"], state["params"])
+    params = optax.apply_updates(state["params"], updates)
+    fresh = step % every == 0  # the mean train loss is that since the last evaluation
+    sound = (loss <= state["limit"]) & _finite(grads) & _finite(params)
+    return {
+        "params": params,
+        "optimizer": moments,
+        "loss_sum": jnp.where(fresh, 0.0, state["loss_sum"]) + loss,
+        "loss_count": jnp.where(fresh, 0.0, state["loss_count"]) + 1.0,
+        "limit": state["limit"],
+        "diverged": jnp.where(sound, -1, step).astype(jnp.int32),
+    }
+
+
+def mean_loss(params: Tree, problem: Problem, batch: Tree, context: Tree, hyper: Tree) -> Any:
+    """The objective: the mean loss of a batch."""
+    return jnp.mean(losses(problem, params, batch, context, hyper))
 
 
 def _evaluate(shape: Shape, mode: Mode, mesh: Mesh) -> Callable[..., Tree]:

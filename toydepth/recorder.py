@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,7 @@ class FolderRecorder:
             mininterval=0.2 if sys.stderr.isatty() else 5.0,
             dynamic_ncols=True,
         )
+        self._boards: dict[str, Any] = {}
         self._jobs: queue.SimpleQueue[tuple[str, Callable[[], None]] | None] = queue.SimpleQueue()
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
@@ -70,6 +71,8 @@ class FolderRecorder:
         run, twin = _split(member)
         folder, step = store.run_folder(self.folder, member.name), member.step
         self._jobs.put((run, lambda: store.append_history(folder, row)))
+        if member.config.runtime.tensorboard:
+            self._jobs.put((run, lambda: self._scalars(member.name, row)))
         if not twin:
             self._jobs.put((run, lambda: store.write_status(folder, "running", step)))
             self.losses[run] = member.loss
@@ -109,6 +112,8 @@ class FolderRecorder:
         """Waits until everything is written."""
         self._jobs.put(None)
         self._writer.join()
+        for board in self._boards.values():
+            board.close()
         self.bar.close()
 
     # --- inside ---
@@ -121,6 +126,17 @@ class FolderRecorder:
                     write()
                 except Exception as error:
                     self._fail(run, error)
+
+    def _scalars(self, name: str, row: Mapping[str, float | None]) -> None:
+        """Adds a line of history to the TensorBoard file of a run or a twin."""
+        if name not in self._boards:
+            from tensorboardX import SummaryWriter
+
+            folder = store.run_folder(self.folder, name) / "tensorboard"
+            self._boards[name] = SummaryWriter(str(folder), purge_step=int(row["step"] or 0))
+        for quantity, value in row.items():
+            if quantity != "step" and value is not None:
+                self._boards[name].add_scalar(quantity, value, row["step"])
 
     def _fail(self, run: str, error: Exception) -> None:
         self.failures.add(run)

@@ -1,6 +1,7 @@
 """Run folders: what lies where, written whole or not at all, and read into one tidy table. Imports no JAX.
 
 outputs/<sweep>/            sweep.json  runs.parquet  exponents.csv  exponents.json  alpha.png
+                        alpha_vs_*.png  report.html
     runs/<run id>/          config.json  history.jsonl  result.json  status.json  checkpoint/  params/  .hydra/
         source/             somebody's own block, teacher or problem as it was when the run was made
         twin/               history.jsonl  result.json  checkpoint/        (the run at half the steps)
@@ -41,8 +42,9 @@ TWIN = "/twin"  # behind a run's id: the name of its twin
 
 
 def sweep_folder(config: RunConfig) -> Path:
-    """Where the runs of a config's sweep lie."""
-    return Path(config.sweep.root) / (config.sweep.name or ADHOC)
+    """Where the runs of a config's sweep lie; those of a debug preset lie apart."""
+    debug = config.runtime.debug
+    return Path(config.sweep.root) / (f"debug_{debug}" if debug else config.sweep.name or ADHOC)
 
 
 def run_folder(sweep: Path, name: str) -> Path:
@@ -130,7 +132,8 @@ def check_sweep(folder: Path, configs: Sequence[RunConfig]) -> dict[str, list[An
         if path.exists() and not path.is_dir():
             raise ConfigError(f"sweep.root, sweep.name: {path} is a file; a folder for the runs is needed there")
     now = _values(configs)
-    return now if configs[0].sweep.name in (None, ADHOC) else _joined(folder, read_json(folder / "sweep.json"), now)
+    mixes = configs[0].runtime.debug or configs[0].sweep.name in (None, ADHOC)
+    return now if mixes else _joined(folder, read_json(folder / "sweep.json"), now)
 
 
 def open_sweep(folder: Path, configs: Sequence[RunConfig], command: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from . import derive, store
 from .config import ConfigError, RunConfig, own_code, resolve, run_id
 from .devices import setup
 from .problems import problem_of
+from .selection import FitOptions
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,8 @@ def train(
     store.open_sweep(folder, [run.config for run in runs], command)
     for run in runs:
         path = store.run_folder(folder, run.name)
+        if run.config.runtime.debug:
+            shutil.rmtree(path, ignore_errors=True)  # looked at once more
         store.write_config(path, run.config)
         for index in run.indices if on_folder else ():
             on_folder(index, path)  # type: ignore[misc]
@@ -108,13 +112,23 @@ def _prepare(configs: Sequence[RunConfig], compile_cache: str | None) -> tuple[S
 
 def _report(summary: Summary, runs: Sequence[_Run], trained: bool) -> None:
     """Fits what is there, prints it, and says in one line how the command ended."""
-    named = runs[0].config.sweep.name is not None
+    config = runs[0].config
+    named, size = config.sweep.name is not None, config.size
     derived = None
-    if summary.counts["done"] and (named or len(runs) > 1):
+    if size and not config.runtime.debug and summary.counts["done"] and (named or len(runs) > 1):
         try:
-            derived = derive.derive(summary.folder, figure=trained)
+            derived = derive.derive(summary.folder, FitOptions(x=size), figure=trained)
+            from . import report  # and with it matplotlib
+
+            if trained or not (summary.folder / report.PAGE).exists():
+                report.write(derived)
         except ConfigError as error:
             log.warning("no exponent: %s", error)
+    for run in runs if config.runtime.debug == "overfit" else ():
+        history = store.history(store.run_folder(summary.folder, run.name))
+        if history.height > 1:
+            before, after = history["loss"][0], history["train_loss"][-1]
+            print(f"{run.name}: train loss {after:.3g} on its one batch, {before:.3g} at step 0")
     if len(runs) == 1 and summary.counts["done"]:
         path = store.run_folder(summary.folder, runs[0].name)
         result = store.result(path)

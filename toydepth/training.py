@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from . import engine, ensemble, store
+import jax
+
+from . import debug, engine, ensemble, store
 from .config import RunConfig, has_twin, twin
 from .devices import memory
 from .ensemble import Family, Member
@@ -37,8 +39,11 @@ def train(runs: Mapping[str, RunConfig], devices: Sequence[Any], folder: Path) -
     config = next(iter(runs.values()))
     label = config.sweep.name or f"{len(runs)} run{'s' * (len(runs) > 1)}"
     recorder = FolderRecorder(folder, sum(member.remaining_flops() for member in members), len(runs), label, devices)
-    with _signals(recorder) as received:
+    with _signals(recorder) as received, _profiled(folder, config):
         try:
+            if config.runtime.debug in ("nan", "eager"):
+                debug.train(members, recorder, config.runtime.debug)
+                members = []
             for family in ensemble.plan(members, len(devices), memory(devices, config.runtime.memory_gb)):
                 if not _train_family(family, devices, recorder, raising=config.sweep.on_error == "raise"):
                     break
@@ -62,6 +67,13 @@ def _train_family(family: Family, devices: Sequence[Any], recorder: FolderRecord
             for member in wave.members:
                 recorder.failed(member.name.removesuffix(store.TWIN), error)
     return True
+
+
+@contextmanager
+def _profiled(folder: Path, config: RunConfig) -> Iterator[None]:
+    """Under `debug=profile`, writes a trace of what JAX does into `trace/` of the sweep's folder."""
+    with jax.profiler.trace(str(folder / "trace")) if config.runtime.debug == "profile" else nullcontext():
+        yield
 
 
 @contextmanager

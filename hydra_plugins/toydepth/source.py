@@ -1,10 +1,19 @@
-"""`sweeps://FOLDER` in Hydra's search path: the YAML files of a folder as the config group `sweeps`."""
+"""What Hydra's search path can name besides folders.
+
+`sweeps://FOLDER`: the YAML files of a folder as the config group `sweeps`. `own://`: `problem=file.py`, somebody's own
+problem, with the defaults of its `Config`.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
+from omegaconf import OmegaConf
+
+from toydepth.config import defaults
 
 GROUP = "sweeps"
 
@@ -48,6 +57,38 @@ class SweepSource(ConfigSource):
         if name is None:
             return [] if results_filter == ObjectType.CONFIG else [GROUP]
         return self.files.list(name, results_filter)
+
+
+class OwnSource(ConfigSource):
+    """Files of somebody's own problems, from the current folder, as options of the group `problem`."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "own"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        if not self.is_config(config_path):
+            raise ConfigLoadError(f"Config not found : {config_path}")
+        tree = OmegaConf.create(defaults(_file(config_path)))
+        return ConfigResult(self.scheme(), config_path, tree, {"package": "_global_"})
+
+    def available(self) -> bool:
+        return True
+
+    def is_group(self, config_path: str) -> bool:
+        return config_path in ("", "problem")
+
+    def is_config(self, config_path: str) -> bool:
+        file = _file(config_path)
+        return config_path.startswith("problem/") and file.endswith(".py") and Path(file).is_file()
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        return ["problem"] if config_path == "" and results_filter != ObjectType.CONFIG else []
+
+
+def _file(config_path: str) -> str:
+    """The file behind `problem/my_problem.py`; Hydra may have added its own ending."""
+    return config_path.removeprefix("problem/").removesuffix(".yaml")
 
 
 def _inside(config_path: str) -> str | None:

@@ -67,6 +67,13 @@ class Problem(Protocol):
         """The loss of every sample. Evaluations compute the three apart, so that each can be repeated to the bit."""
         ...
 
+    def layers(self, params: Tree, batch: Tree) -> dict[str, Array]:
+        """{quantity: its values with a leading axis for the layers}, in the order in which they are computed.
+
+        Where `debug=nan` looks for the first layer that is not finite; empty for a problem without layers.
+        """
+        ...
+
     def flops(self) -> float:
         """Floating-point operations of one update: one forward and one backward pass."""
         ...

@@ -122,6 +122,11 @@ class DepthProblem:
             return jnp.mean(jnp.square(prediction - target), axis=1)
         return jnp.sum(jnp.exp(target) * (target - prediction), axis=1)
 
+    def layers(self, params: Tree, batch: Tree) -> dict[str, Array]:
+        """The state behind every layer, and its mean square, which overflows first."""
+        states = self.network.states(params["layers"], batch["inputs"])[1:]
+        return {"state": states, "state's mean square": jnp.mean(states * states, axis=-1)}
+
     def flops(self) -> float:
         """One forward and one backward (twice a forward) pass; recomputation does not count."""
         heads = 2.0 * self.stream.vocab * self.network.width if self.loss == "kl" else 0.0
