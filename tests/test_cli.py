@@ -25,8 +25,6 @@ from toydepth.cli import main
 from toydepth.compose import data_folder, register, searchpath
 from toydepth.config import ConfigError, DepthConfig, parse
 
-SWEEPS = sorted(data_folder("sweeps").glob("*.yaml"))
-
 
 @dataclass
 class Training:
@@ -164,17 +162,6 @@ def test_a_named_sweep_needs_no_flag_and_the_command_line_wins(training):
     assert set(values(training, "seed", "teacher.kind")) == {(7, "mixed")}
 
 
-@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
-def test_sweep_files_are_documents(training, path):
-    head = path.read_text().partition("\n\n")[0]
-    command = head.splitlines()[0].removeprefix("# ")
-    assert command == f"toydepth run +sweeps={path.stem}"
-    assert all(word in head for word in ("arXiv", "Must show:", "minutes"))
-    assert typed(command.removeprefix("toydepth ")) == 0
-    assert len(training.configs) > 1
-    assert {name for (name,) in values(training, "sweep.name")} == {path.stem}
-
-
 def test_a_folder_of_ones_own_sweeps_is_found_and_comes_first(training):
     own = Path("sweeps")
     own.mkdir()
@@ -203,7 +190,7 @@ def test_a_faulty_sweep_file_is_one_line(training, capfd):
 
 def test_the_packages_own_sweeps_are_searched_once_from_the_checkout(monkeypatch):
     monkeypatch.chdir(data_folder("sweeps").parent)
-    assert searchpath() == [f"sweeps://{data_folder('sweeps')}"]
+    assert searchpath() == ["own://", f"sweeps://{data_folder('sweeps')}"]
 
 
 # --- composing --------------------------------------------------------------------------------------------------
@@ -314,7 +301,7 @@ REFUSED = {
     "depth=3": ["depth", "student.depth"],
     "teachr=tied": ["teachr", "teacher"],
     "student=foo": ["student=foo", "section"],
-    "+sweeps=alpha_quik": ["sweeps=alpha_quik", "alpha_quick, temperature_quick"],
+    "+sweeps=alpha_quik": ["sweeps=alpha_quik", "alpha, alpha_quick"],
     "+sweeps=alpha_quick,temperature_quick": ["+sweeps=alpha_quick,temperature_quick", "one named sweep"],
     "hydra.job.env_set.A=1": ["+hydra.job.env_set.A=1"],
     "sweeps=alpha_quick": ["+sweeps=alpha_quick"],
@@ -343,7 +330,9 @@ def test_a_wrong_request_is_one_line_and_runs_nothing(training, capfd, words):
     assert files() == []
 
 
-@pytest.mark.parametrize("words", ["", "bogus", "fit", "fit nowhere", "fit . --floor=low", "fit . --bogus"])
+@pytest.mark.parametrize(
+    "words", ["", "bogus", "fit", "fit nowhere", "report", "report nowhere", "fit . --floor=low", "fit . --bogus"]
+)
 def test_other_wrong_requests(training, capfd, words):
     assert typed(words) == (2 if words else 0)
     assert len(capfd.readouterr().err.splitlines()) == (1 if words else 0)
@@ -450,11 +439,11 @@ def test_looking_costs_nothing(training, capsys, words, shown):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("toydepth ", "run plan fit"),
+        ("toydepth ", "run plan fit report"),
         ("toydepth p", "plan"),
         ("toydepth run teacher=", "teacher=blocks teacher=independent teacher=mixed teacher=tied"),
         ("toydepth plan teacher=tied student.d", "student.depth="),
-        ("toydepth run +sweeps=", "+sweeps=alpha_quick +sweeps=temperature_quick"),
+        ("toydepth run +sweeps=alpha", "+sweeps=alpha +sweeps=alpha_quick"),
         ("toydepth fit ", ""),
     ],
 )

@@ -96,7 +96,7 @@ def _debug_last(words: list[str]) -> list[str]:
     """The words with `debug=...` appended to the defaults, behind a named sweep, so that its few steps win."""
     chosen = [word for word in words if re.match(r"\+?debug=", word)]
     others = [word for word in words if word not in chosen]
-    end = 1 + max((i for i, word in enumerate(others) if not word.startswith("-")), default=-1)
+    end = 1 + max((i for i, word in enumerate(others) if "=" in word and word[0] != "-"), default=-1)
     # Quoted, since Hydra would read nan as a number
     return others[:end] + [f"+debug='{word.partition('=')[2]}'" for word in chosen] + others[end:]
 

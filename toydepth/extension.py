@@ -83,10 +83,15 @@ def load(field: str, reference: str) -> Any:
     if not colon:
         return module
     if not hasattr(module, name):
-        own = vars(module).items()
-        names = [known for known, value in own if getattr(value, "__module__", "") == module.__name__]
+        names = [known for known, value in vars(module).items() if _own(module, known, value)]
         raise ConfigError(f"{field}={reference}: {path} has no {name}; it has {', '.join(names) or 'no names'}")
     return getattr(module, name)
+
+
+def _own(module: Any, name: str, value: Any) -> bool:
+    """Whether a name is one that a module gives, and not one that it imports."""
+    imported = isinstance(value, type(sys)) or getattr(value, "__module__", module.__name__) != module.__name__
+    return not name.startswith("_") and not imported
 
 
 @functools.cache
