@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from .config import RunConfig
 from .devices import memory
 from .ensemble import Family, Member, member_bytes, parameters, plan, state_bytes, tree_bytes
-from .problems import losses, source_of
+from .problems import source_of
+from .programs import fresh_state, update
 from .training import members_of
 
 CALIBRATION_SECONDS = 2.0
@@ -33,11 +36,11 @@ def print_forecast(
     """
     members = members_of(unfinished, folder)
     families = plan(members, len(devices), memory(devices, configs[0].runtime.memory_gb))
-    _print(len(configs), len(configs) - len(unfinished), members, families, folder, len(devices))
+    _print(len(configs), len(configs) - len(unfinished), members, families, folder, devices)
 
 
 def _print(
-    runs: int, done: int, members: Sequence[Member], families: Sequence[Family], folder: Path, devices: int
+    runs: int, done: int, members: Sequence[Member], families: Sequence[Family], folder: Path, devices: Sequence[Any]
 ) -> None:
     console = Console()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
@@ -61,35 +64,38 @@ def _print(
         console.print(table)
     students = sum(member.remaining_flops() for member in members)
     teachers = sum(_teacher_flops(family) for family in families)
-    held = max((_memory(family, devices) for family in families), default=0.0)
-    rate = calibrate(max(members, key=Member.remaining_flops)) if members else 0.0
-    seconds = (students + teachers) / (rate * devices) if members else 0.0
+    held = max((_memory(family, len(devices)) for family in families), default=0.0)
+    rate = calibrate(members, devices) if members else 0.0
+    seconds = (students + teachers) / rate if members else 0.0
     groups = sum(len(family.width) for family in families)
     waves = sum(len(family.waves) for family in families)
     console.print(
-        f"{runs} runs, {done} of them done; {groups} shape groups in {waves} waves on {devices} devices\n"
+        f"{runs} runs, {done} of them done; {groups} shape groups in {waves} waves on {len(devices)} devices\n"
         f"students {students / 1e12:.3g} TFLOP, teachers {teachers / 1e12:.3g} TFLOP\n"
         f"memory about {held / 1e6:.0f} MB\n"
-        f"predicted time {_duration(seconds)} and compilation, at {rate * devices / 1e9:.0f} GFLOP/s\n"
+        f"predicted time {_duration(seconds)} and compilation, at {rate / 1e9:.0f} GFLOP/s\n"
         f"folder {folder}",
         highlight=False,
     )
 
 
-def calibrate(member: Member) -> float:
-    """FLOPs per second of one device: gradients of a member's loss, timed for two seconds."""
-    problem, source, hyper = member.shape.problem, source_of(member.config), member.hyper
-    stream = problem.stream
-    fixed = jax.jit(stream.init)(source)
-    batch = jax.jit(stream.draw)(fixed, jax.random.key(0))
-    params = jax.jit(problem.init)(jax.random.key(1))
-    gradient = jax.jit(jax.grad(lambda p: losses(problem, p, batch, stream.context(fixed), hyper).mean()))
-    jax.block_until_ready(gradient(params))
+def calibrate(members: Sequence[Member], devices: Sequence[Any]) -> float:
+    """FLOPs per second of all devices together: updates of the middle member, by work, timed for two seconds."""
+    ordered = sorted(members, key=lambda m: m.shape.problem.flops())
+    work = np.cumsum([m.remaining_flops() for m in ordered])
+    member = ordered[int(np.searchsorted(work, work[-1] / 2))]
+    shape, stream = member.shape, member.shape.problem.stream
+    fixed = jax.jit(stream.init)(source_of(member.config))
+    batch, context = jax.jit(stream.draw)(fixed, jax.random.key(0)), stream.context(fixed)
+    state = jax.jit(functools.partial(fresh_state, shape))(jax.random.key(1))
+    advance = jax.jit(functools.partial(update, shape))
+    places = [jax.device_put((state, member.hyper, batch, context), device) for device in devices]
+    jax.block_until_ready([advance(*place, 0, 1) for place in places])
     start, n = time.perf_counter(), 0
     while time.perf_counter() - start < CALIBRATION_SECONDS:
-        jax.block_until_ready(gradient(params))
-        n += 1
-    return n * problem.flops() / (time.perf_counter() - start)
+        jax.block_until_ready([advance(*place, 0, 1) for place in places])
+        n += len(places)
+    return n * shape.problem.flops() / (time.perf_counter() - start)
 
 
 def _teacher_flops(family: Family) -> float:

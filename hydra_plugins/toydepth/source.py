@@ -6,8 +6,6 @@ problem, with the defaults of its `Config`.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
@@ -69,7 +67,7 @@ class OwnSource(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         if not self.is_config(config_path):
             raise ConfigLoadError(f"Config not found : {config_path}")
-        tree = OmegaConf.create(defaults(_file(config_path)))
+        tree = OmegaConf.create(defaults(_file(config_path)))  # says so if there is no such file
         return ConfigResult(self.scheme(), config_path, tree, {"package": "_global_"})
 
     def available(self) -> bool:
@@ -79,8 +77,7 @@ class OwnSource(ConfigSource):
         return config_path in ("", "problem")
 
     def is_config(self, config_path: str) -> bool:
-        file = _file(config_path)
-        return config_path.startswith("problem/") and file.endswith(".py") and Path(file).is_file()
+        return config_path.startswith("problem/") and _file(config_path).endswith(".py")
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         return ["problem"] if config_path == "" and results_filter != ObjectType.CONFIG else []
