@@ -6,7 +6,8 @@ import pytest
 
 from toydepth.config import parse, resolve
 from toydepth.engine import role_key
-from toydepth.problems import losses as losses_of, hyper_of, problem_of, source_of
+from toydepth.problems import hyper_of, problem_of, source_of
+from toydepth.problems import losses as losses_of
 
 
 def setting(seed=0, **target):

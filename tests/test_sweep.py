@@ -56,7 +56,8 @@ def test_a_sweeps_folder_is_complete(here):
     assert run("-m", "student.depth=1,2,4", "seed=0,1", "sweep.name=s") == 0
     folder = Path("outputs/s")
     assert {path.name for path in folder.iterdir()} == {
-        "runs", "sweep.json", "runs.parquet", "exponents.csv", "exponents.json", "alpha.png", "alpha_vs_step.png", "report.html",
+        "runs", "sweep.json", "runs.parquet", "exponents.csv", "exponents.json",
+        "alpha.png", "alpha_vs_step.png", "report.html",
     }  # fmt: skip
     assert (folder / "alpha.png").read_bytes()[:4] == b"\x89PNG"
     exponents = pl.read_csv(folder / "exponents.csv")

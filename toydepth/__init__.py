@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config import ConfigError, RunConfig, parse
-    from .run import Run, open
+    from .opened import Run, open
     from .sweep import train
 
 __all__ = ["ConfigError", "Run", "RunConfig", "open", "parse", "train"]
-_ROOMS = {"train": ".sweep", "open": ".run", "Run": ".run"}
+_ROOMS = {"train": ".sweep", "open": ".opened", "Run": ".opened"}
 
 
 def __getattr__(name: str) -> Any:

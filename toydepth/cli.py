@@ -93,29 +93,31 @@ def _plan(words: list[str]) -> int:
 
 
 def _fit(words: list[str]) -> int:
-    parser = _Parser("toydepth fit", description="Exponents and figures, from a sweep's folder alone.")
-    fit_options(parser)
-    try:
-        given = parser.parse_args(words)
-    except SystemExit as stop:
-        return DONE if not stop.code else REFUSED
-    from . import derive
+    given = _fit_arguments("fit", "Exponents and figures, from a sweep's folder alone.", words)
+    if given is not None:
+        from . import derive
 
-    derive.print_table(derive.derive(given.folder, read_fit_options(given), given.out))
+        derive.print_table(derive.derive(given.folder, read_fit_options(given), given.out))
     return DONE
 
 
 def _report(words: list[str]) -> int:
-    parser = _Parser("toydepth report", description="Exponents, figures and report.html, from a sweep's folder alone.")
+    given = _fit_arguments("report", "Exponents, figures and report.html, from a sweep's folder alone.", words)
+    if given is not None:
+        from . import report
+
+        print(report.make(given.folder, read_fit_options(given), given.out))
+    return DONE
+
+
+def _fit_arguments(command: str, description: str, words: list[str]) -> argparse.Namespace | None:
+    """What was asked of a command that fits; None if only its help."""
+    parser = _Parser(f"toydepth {command}", description=description)
     fit_options(parser)
     try:
-        given = parser.parse_args(words)
-    except SystemExit as stop:
-        return DONE if not stop.code else REFUSED
-    from . import report
-
-    print(report.make(given.folder, read_fit_options(given), given.out))
-    return DONE
+        return parser.parse_args(words)
+    except SystemExit:  # only --help exits: errors are raised
+        return None
 
 
 def fit_options(parser: argparse.ArgumentParser) -> None:

@@ -229,6 +229,8 @@ class DepthConfig(RunConfig):
             unused.add("teacher.block_size")
         if self.teacher.kind != "mixed":
             unused.add("teacher.rho")
+        if ":" in self.teacher.kind:
+            unused.add("teacher.scale")
         if self.target.loss == "mse":
             unused |= {"teacher.head_init"} | {
                 f"target.{name}" for name in ("temperature", "head", "student_temperature", "vocab")
@@ -330,6 +332,18 @@ def matters(config: RunConfig) -> dict[str, Any]:
     names = [name for name, spec in _specs(type(config), "") if spec.metadata["matters"]]
     flat = flatten(config)
     return {name: None if name in unused else flat[name] for name in names}
+
+
+def recorded(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """What `matters` gives, from a run's config.json alone: somebody's own problem is not loaded for it.
+
+    Raises:
+        ConfigError: the tree is another version's.
+    """
+    kind = SCHEMAS.get(tree.get("problem", "depth"), RunConfig)
+    own = {} if kind in SCHEMAS.values() else {name: tree[name] for name in tree.keys() - kind.__dataclass_fields__}
+    known = {name: value for name, value in tree.items() if name not in own}
+    return matters(_build(kind, known, "", kind)) | _flatten(own, "")
 
 
 def run_id(config: RunConfig) -> str:

@@ -30,15 +30,10 @@ Tree = Any
 def train(members: Sequence[Member], recorder: Recorder, mode: str) -> None:
     """Trains members one after another, in mode `nan` or `eager`, until they end or the recorder is interrupted."""
     for member in members:
-        with jax.default_matmul_precision(member.config.runtime.precision), _compiling(mode != "eager"):
+        compiling = jax.disable_jit() if mode == "eager" else contextlib.nullcontext()
+        with jax.default_matmul_precision(member.config.runtime.precision), compiling:
             if not _train(member, recorder):
                 return
-
-
-@contextlib.contextmanager
-def _compiling(compiles: bool) -> Iterator[None]:
-    with contextlib.nullcontext() if compiles else jax.disable_jit():
-        yield
 
 
 def _train(member: Member, recorder: Recorder) -> bool:
@@ -66,7 +61,7 @@ def _train(member: Member, recorder: Recorder) -> bool:
     look(state)
     state |= {"limit": jnp.float32(DIVERGED * max(member.first_loss, ROUNDING))}
     every, message = config.train.eval_every or 1, ""
-    while member.active and not message:
+    while member.active:
         if recorder.interrupted():
             return False
         start, step = time.perf_counter(), member.step
@@ -75,6 +70,7 @@ def _train(member: Member, recorder: Recorder) -> bool:
         member.diverged = int(later["diverged"])
         if member.diverged >= 0:
             found = first_not_finite(shape, state, hyper, batch, context, step)
+            member.scored(*map(float, evaluate(later["params"])))
             message = f"diverged at step {step}: {found}" if found else verdict(member)
             break
         state, member.step = later, step + 1
@@ -99,17 +95,17 @@ def first_not_finite(shape: Shape, state: Tree, hyper: Tree, batch: Tree, contex
     Returns:
         Such as "layer 3 of 8: state is inf" (layers count from 1); empty if all is finite.
     """
-    problem, params = shape.problem, state["params"]
-    for found in _quantities(shape, problem, params, state, hyper, batch, context, step):
+    for found in _quantities(shape, state, hyper, batch, context, step):
         if message := _said(*found):
             return message
     return ""
 
 
 def _quantities(
-    shape: Shape, problem: Any, params: Tree, state: Tree, hyper: Tree, batch: Tree, context: Tree, step: int
+    shape: Shape, state: Tree, hyper: Tree, batch: Tree, context: Tree, step: int
 ) -> Iterator[tuple[str, Any, bool, bool]]:
     """(name, values, whether their first axis is the layers, whether the last layer comes first)."""
+    problem, params = shape.problem, state["params"]
     yield from (("batch's " + name, leaf, False, False) for name, leaf in _leaves(batch))
     yield from ((f"parameter {name}", leaf, _layered(name), False) for name, leaf in _leaves(params))
     layers = problem.layers(params, batch)

@@ -65,7 +65,8 @@ def _print(
     students = sum(member.remaining_flops() for member in members)
     teachers = sum(_teacher_flops(family) for family in families)
     held = max((_memory(family, len(devices)) for family in families), default=0.0)
-    rate = calibrate(members, devices) if members else 0.0
+    with jax.default_matmul_precision(members[0].config.runtime.precision if members else "float32"):
+        rate = calibrate(members, devices) if members else 0.0
     seconds = (students + teachers) / rate if members else 0.0
     groups = sum(len(family.width) for family in families)
     waves = sum(len(family.waves) for family in families)

@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from .config import ConfigError, RunConfig, flatten, matters, own_code, parse, replaced
+from .config import ConfigError, RunConfig, flatten, matters, own_code, parse, recorded, replaced
 from .extension import file_of
 
 HISTORY = {"step": pl.Int64} | dict.fromkeys(("loss", "loss_sem", "train_loss", "lr", "tau", "seconds"), pl.Float64)
@@ -131,7 +131,7 @@ def check_sweep(folder: Path, configs: Sequence[RunConfig]) -> dict[str, list[An
     for path in (folder, *folder.parents):
         if path.exists() and not path.is_dir():
             raise ConfigError(f"sweep.root, sweep.name: {path} is a file; a folder for the runs is needed there")
-    now = _values(configs)
+    now = _values(map(matters, configs))
     mixes = configs[0].runtime.debug or configs[0].sweep.name in (None, ADHOC)
     return now if mixes else _joined(folder, read_json(folder / "sweep.json"), now)
 
@@ -145,10 +145,12 @@ def open_sweep(folder: Path, configs: Sequence[RunConfig], command: str) -> None
     values = check_sweep(folder, configs)
     swept = {name: found for name, found in values.items() if len(found) > 1}
     fixed = {name: found[0] for name, found in values.items() if len(found) == 1}
+    size = configs[0].size
     commands = [*read_json(folder / "sweep.json").get("commands", []), command]
     try:
         (folder / "runs").mkdir(parents=True, exist_ok=True)
-        write_json(folder / "sweep.json", {"command": command, "commands": commands, "fixed": fixed, "swept": swept})
+        record = {"command": command, "commands": commands, "size": size, "fixed": fixed, "swept": swept}
+        write_json(folder / "sweep.json", record)
     except OSError as error:
         raise ConfigError(f"sweep.root: cannot write to {folder}: {error.strerror}") from error
 
@@ -159,7 +161,7 @@ def _joined(folder: Path, record: Mapping[str, Any], now: dict[str, list[Any]]) 
     if isinstance(fixed, dict) and isinstance(swept, dict):
         before = {name: [value] for name, value in fixed.items()} | swept
     else:  # lost or broken: the runs themselves say what they are
-        before = _values(filter(None, map(config, (folder / "runs").glob("*"))))
+        before = _values(filter(None, map(fields, (folder / "runs").glob("*"))))
     for name, values in now.items():
         if name == "runtime.source":  # somebody's own code may be worked on; its runs are told apart
             now[name] = [*before.get(name, []), *(value for value in values if value not in before.get(name, []))]
@@ -176,36 +178,45 @@ def _joined(folder: Path, record: Mapping[str, Any], now: dict[str, list[Any]]) 
 
 
 def config(run: Path) -> RunConfig | None:
-    """A run's config; None if it has none, or one of another version."""
+    """A run's config; None if it has none, one of another version, or one of somebody's own problem that is gone."""
     tree = read_json(run / "config.json")
-    named = str(tree.get("problem", ""))
+    named, copy = str(tree.get("problem", "")), _copy(run, "problem")
     try:
-        found = parse(tree | {"problem": str(kept)} if (kept := _kept(run, named)) else tree) if tree else None
+        found = parse(tree | {"problem": str(copy)} if copy.is_file() else tree) if tree else None
     except ConfigError:
         return None
-    return replaced(found, {"problem": named}) if found and named else found
+    return replaced(found, {"problem": named}) if found else None
 
 
 def with_kept_code(run: Path, config: RunConfig) -> RunConfig:
     """A run's config, with references to somebody's own code leading to what the run has kept of it."""
-    references = own_code(config)
-    kept = {field: _kept(run, reference) for field, reference in references.items()}
-    names = {field: ":" + references[field].rpartition(":")[2] if ":" in references[field] else "" for field in kept}
-    return replaced(config, {field: f"{path}{names[field]}" for field, path in kept.items() if path})
+    kept = {}
+    for field, reference in own_code(config).items():
+        if (copy := _copy(run, field)).is_file():
+            _, colon, name = reference.rpartition(":") if ":" in reference else ("", "", "")
+            kept[field] = f"{copy}{colon}{name}"
+    return replaced(config, kept)
 
 
-def _kept(run: Path, reference: str) -> Path | None:
-    """The copy of a reference's file in a run's folder, if there is one."""
-    place = reference.rpartition(":")[0] if ":" in reference else reference
-    path = run / "source" / (Path(place).name if place.endswith(".py") else f"{place}.py")
-    return path if path.is_file() else None
+def _copy(run: Path, field: str) -> Path:
+    """Where a run keeps the file that a field names."""
+    return run / "source" / f"{field}.py"
 
 
-def _values(configs: Iterable[RunConfig]) -> dict[str, list[Any]]:
-    """{dotted name: its distinct values} over configs, of the fields that matter."""
+def fields(run: Path) -> dict[str, Any]:
+    """{dotted name: value} of a run's fields that matter; empty if it has none, or those of another version."""
+    try:
+        tree = read_json(run / "config.json")
+        return recorded(tree) if tree else {}
+    except ConfigError:
+        return {}
+
+
+def _values(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """{dotted name: its distinct values} over runs, each given by its fields that matter."""
     values: dict[str, list[Any]] = {}
-    for config in configs:
-        for name, value in matters(config).items():
+    for run in runs:
+        for name, value in run.items():
             seen = values.setdefault(name, [])
             if value not in seen:
                 seen.append(value)
@@ -224,11 +235,10 @@ def write_config(folder: Path, config: RunConfig) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "config.json", tree)
-        for name, reference in own_code(config).items():
-            file, place = file_of(name, reference), reference.rpartition(":")[0] or reference
-            (folder / "source").mkdir(exist_ok=True)
-            target = folder / "source" / (file.name if place.endswith(".py") else f"{place}.py")
-            write_text(target, file.read_text())
+        for field, reference in own_code(config).items():
+            copy = _copy(folder, field)
+            copy.parent.mkdir(exist_ok=True)
+            copy.write_bytes(file_of(field, reference).read_bytes())
     except OSError as error:
         raise ConfigError(f"sweep.root: cannot write to {folder}: {error.strerror}") from error
 
@@ -263,9 +273,7 @@ def histories(folder: Path) -> dict[str, pl.DataFrame]:
 def _row(run: Path) -> dict[str, Any]:
     stands, found = read_json(run / "status.json"), result(run)
     row = {"id": run.name, "status": stands.get("status", "running"), "message": stands.get("message", "")}
-    found_config = config(run)
-    fields = matters(found_config) if found_config else {}
-    return row | fields | {name: found.get(name) for name in RESULT}
+    return row | fields(run) | {name: found.get(name) for name in RESULT}
 
 
 def _rows(path: Path) -> Iterable[dict[str, Any]]:

@@ -128,7 +128,7 @@ def _report(summary: Summary, runs: Sequence[_Run], trained: bool) -> None:
         history = store.history(store.run_folder(summary.folder, run.name))
         if history.height > 1:
             before, after = history["loss"][0], history["train_loss"][-1]
-            print(f"{run.name}: train loss {after:.3g} on its one batch, {before:.3g} at step 0")
+            print(f"{run.name}: train loss {after:.3g} on its one batch, evaluation loss {before:.3g} at step 0")
     if len(runs) == 1 and summary.counts["done"]:
         path = store.run_folder(summary.folder, runs[0].name)
         result = store.result(path)

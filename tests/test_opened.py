@@ -102,3 +102,47 @@ def test_what_is_no_run_is_refused_in_a_line(tmp_path, runs):
     (unfinished / "config.json").write_text('{"problem": "depth", "unheard": 1}')
     with pytest.raises(toydepth.ConfigError, match="another version"):
         toydepth.open(unfinished)
+
+
+OWN = """import jax
+import jax.numpy as jnp
+
+def init(key, width, hidden, depth=0):
+    return {"W": jax.random.normal(key, (width, width))}
+
+NAME = (init, lambda params, h: h + 0.1 * jnp.FUNCTION(params["W"] @ h))
+"""
+
+
+@pytest.fixture
+def own_run(tmp_path, monkeypatch):
+    """A finished run of an own block and an own teacher, in files of the same name."""
+    monkeypatch.chdir(tmp_path)
+    for folder, name, function in (("a", "block", "tanh"), ("b", "teacher", "sin")):
+        (tmp_path / folder).mkdir()
+        text = OWN.replace("NAME", name).replace("FUNCTION", function).replace("\n", "\r\n")
+        (tmp_path / folder / "own.py").write_bytes(text.encode())  # a copy must keep every byte
+    tree = {
+        "teacher": {"kind": "b/own.py:teacher", "depth": 3, "width": 4},
+        "student": {"depth": 2, "block": "a/own.py:block"},
+        "train": {"steps": 5, "batch": 8, "twin": False},
+    }
+    toydepth.train([parse(tree)])
+    (run,) = (tmp_path / "outputs" / "adhoc" / "runs").iterdir()
+    return run
+
+
+def test_a_run_is_opened_with_the_code_that_it_was_made_with(own_run, tmp_path, monkeypatch):
+    recorded = json.loads((own_run / "result.json").read_text())["loss"]
+    file = tmp_path / "a" / "own.py"
+    file.write_text(file.read_text().replace("0.1", "0.2"))
+    monkeypatch.chdir("/")
+    assert toydepth.open(own_run).loss() == recorded
+    with pytest.raises(TypeError, match="its layers are not known"):
+        toydepth.open(own_run).teacher.states(jnp.ones((2, 4)))
+    (own_run / "source" / "student.block.py").unlink()
+    with pytest.raises(toydepth.ConfigError, match="there is no file"):
+        toydepth.open(own_run)
+    monkeypatch.chdir(tmp_path)  # where the file lies, edited
+    with pytest.raises(toydepth.ConfigError, match=r"a/own\.py:block.* is not what the run was made with"):
+        toydepth.open(own_run)

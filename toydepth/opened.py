@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 from jaxtyping import Array, Float
 
-from . import checkpoint, engine, programs, store
-from .config import ConfigError, DepthConfig, RunConfig
+from . import checkpoint, engine, extension, programs, store
+from .config import ConfigError, DepthConfig, RunConfig, own_code
 from .network import Network, entry
 from .problems import hyper_of, problem_of, source_of
 from .problems.depth import DepthProblem
@@ -38,11 +38,13 @@ class Function:
     params: Tree
     _outputs: Callable[[Tree, Any], Any]
     _states: Callable[[Tree, Any], Any] | None
+    _precision: str
 
     def __call__(self, x: Float[Array, "*batches batch width"]) -> Outputs:
         x = jnp.asarray(x, jnp.float32)
         stacked = x.reshape(-1, *x.shape[-2:])
-        outputs = self._outputs(self.params, stacked)
+        with jax.default_matmul_precision(self._precision):
+            outputs = self._outputs(self.params, stacked)
         return outputs.reshape(*x.shape[:-1], outputs.shape[-1])
 
     def states(self, x: Float[Array, "batch width"]) -> Float[Array, "depth+1 batch width"]:
@@ -53,7 +55,8 @@ class Function:
         """
         if self._states is None:
             raise TypeError("this teacher is somebody's own function; its layers are not known")
-        return self._states(self.params, jnp.asarray(x, jnp.float32))
+        with jax.default_matmul_precision(self._precision):
+            return self._states(self.params, jnp.asarray(x, jnp.float32))
 
 
 class Run:
@@ -94,7 +97,7 @@ class Run:
         def outputs(params: Tree, inputs: Any, context: Tree, hyper: Tree) -> Any:
             return programs.predictions(problem, params, {"inputs": _normed(inputs)}, context, hyper)
 
-        return Function(params, self._bound(outputs), jax.jit(_states(problem.network)))
+        return Function(params, self._bound(outputs), jax.jit(_states(problem.network)), self._precision)
 
     @functools.cached_property
     def teacher(self) -> Function:
@@ -105,9 +108,8 @@ class Run:
             states = jax.lax.map(lambda x: stream.states(params, x), _normed(inputs))
             return programs.targets(problem, {"states": states}, context, hyper)
 
-        return Function(
-            self._fixed, self._bound(outputs), jax.jit(_states(stream.network)) if stream.own is None else None
-        )
+        states = jax.jit(_states(stream.network)) if stream.own is None else None
+        return Function(self._fixed, self._bound(outputs), states, self._precision)
 
     def states(self, x: Float[Array, "batch width"]) -> tuple[Array, Array]:
         """The states of the teacher and of the student on inputs, each [depth+1, batch, width]."""
@@ -140,6 +142,10 @@ class Run:
         assert isinstance(problem, DepthProblem)
         return problem
 
+    @property
+    def _precision(self) -> str:
+        return self.config.runtime.precision
+
     @functools.cached_property
     def _fixed(self) -> Tree:
         return jax.device_get(jax.jit(self._problem.stream.init)(source_of(self.config)))
@@ -165,6 +171,9 @@ def open(folder: str | Path) -> Run:
     if not isinstance(config, DepthConfig):
         kind = config.problem if isinstance(config, RunConfig) else "another version's"
         raise ConfigError(f"{path}: allowed are runs of problem=depth, not {kind}")
+    if extension.source_hash(own_code(store.with_kept_code(path, config))) != config.runtime.source:
+        named = ", ".join(own_code(config).values())
+        raise ConfigError(f"{path}: {named} is not what the run was made with, and the run has kept no copy of it")
     return Run(path, config)
 
 
