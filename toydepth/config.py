@@ -40,12 +40,19 @@ class Teacher:
 
 @dataclass(frozen=True)
 class Student:
-    """The trained residual network."""
+    """The trained residual network.
+
+    `init=grow`: a student of depth `grow_from` is trained from zero, then every layer is split into two half steps and
+    training goes on at twice the depth and `grow_rate` times the rate, until `depth` is reached; `train.steps` are
+    those of each stage.
+    """
 
     depth: int = integer(8, 1, 100_000)
     hidden: int | None = integer(None, 1, 1_000_000)  # resolved: the teacher's
     scheme: str = choice("euler", "euler", "midpoint", "rk4")
-    init: str = choice("zero", "zero")
+    init: str = choice("zero", "zero", "grow")
+    grow_from: int = integer(2, 1, 100_000)
+    grow_rate: float = real(0.3, 0.0, open_low=True)
     block: str = reference("published", "published")
 
 
@@ -208,6 +215,14 @@ class RunConfig:
         """What the learning rates are multiplied by."""
         return 1.0
 
+    def grows(self) -> bool:
+        """Whether others may start from this run."""
+        return False
+
+    def parent(self) -> RunConfig | None:
+        """The run whose final parameters this one starts from, after `Problem.grown`; None if it starts afresh."""
+        return None
+
     def slug(self) -> list[str]:
         """The readable parts of a run's id."""
         return [_word(self.problem), f"s{self.seed}"]
@@ -231,6 +246,8 @@ class DepthConfig(RunConfig):
             unused.add("teacher.rho")
         if ":" in self.teacher.kind:
             unused.add("teacher.scale")
+        if self.student.init != "grow":
+            unused |= {"student.grow_from", "student.grow_rate"}
         if self.target.loss == "mse":
             unused |= {"teacher.head_init"} | {
                 f"target.{name}" for name in ("temperature", "head", "student_temperature", "vocab")
@@ -239,6 +256,16 @@ class DepthConfig(RunConfig):
 
     def check(self) -> None:
         super().check()
+        student = self.student
+        if student.init == "grow":
+            reached = [student.grow_from * 2**doublings for doublings in range(18)]
+            if student.depth not in reached:
+                near = ", ".join(str(depth) for depth in reached if depth <= max(4 * student.depth, 8 * reached[0]))
+                refuse(
+                    "student.depth", student.depth, f"{near} with student.init=grow and student.grow_from={reached[0]}"
+                )
+            if student.block != "published":
+                refuse("student.init", "grow", "zero with a block of your own, which toydepth cannot split")
         if self.target.loss == "mse" and self.target.head == "teacher":
             refuse("target.head", "teacher", "learned with target.loss=mse (states have no head), or target.loss=kl")
 
@@ -255,11 +282,22 @@ class DepthConfig(RunConfig):
         )
 
     def rate_scale(self) -> float:
-        return self.student.depth**-self.optimizer.depth_power
+        grown = self.student.grow_rate if self.parent() else 1.0
+        return grown * self.student.depth**-self.optimizer.depth_power
+
+    def grows(self) -> bool:
+        return self.student.init == "grow"
+
+    def parent(self) -> DepthConfig | None:
+        student = self.student
+        if student.init != "grow" or student.depth == student.grow_from:
+            return None
+        return dataclasses.replace(self, student=dataclasses.replace(student, depth=student.depth // 2))
 
     def slug(self) -> list[str]:
         loss = [self.target.loss] if self.target.loss == "mse" else ["kl", f"T{self.target.temperature:.4g}"]
         shape = [] if self.student.scheme == "euler" else [self.student.scheme]
+        shape += [] if self.student.init == "zero" else [self.student.init]
         shape += [] if self.student.block == "published" else [_word(self.student.block)]
         return [_word(self.teacher.kind), *shape, f"d{self.student.depth}", *loss, f"s{self.seed}"]
 

@@ -27,13 +27,14 @@ from .programs import fresh_state, mean_loss, predictions, score, targets, updat
 Tree = Any
 
 
-def train(members: Sequence[Member], recorder: Recorder, mode: str) -> None:
-    """Trains members one after another, in mode `nan` or `eager`, until they end or the recorder is interrupted."""
+def train(members: Sequence[Member], recorder: Recorder, mode: str) -> bool:
+    """Trains members one after another, in mode `nan` or `eager`, until they end; False if interrupted."""
     for member in members:
         compiling = jax.disable_jit() if mode == "eager" else contextlib.nullcontext()
         with jax.default_matmul_precision(member.config.runtime.precision), compiling:
             if not _train(member, recorder):
-                return
+                return False
+    return True
 
 
 def _train(member: Member, recorder: Recorder) -> bool:
@@ -57,7 +58,7 @@ def _train(member: Member, recorder: Recorder) -> bool:
         member.scored(*map(float, evaluate(state["params"])))
         recorder.evaluated(member, row(member, state["loss_sum"], state["loss_count"]))
 
-    state = jax.jit(functools.partial(fresh_state, shape))(role_key(config.seed, "student"))
+    state = member.state or jax.jit(functools.partial(fresh_state, shape))(role_key(config.seed, "student"))
     look(state)
     state |= {"limit": jnp.float32(DIVERGED * max(member.first_loss, ROUNDING))}
     every, message = config.train.eval_every or 1, ""

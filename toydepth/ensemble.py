@@ -54,6 +54,7 @@ class Member:
 
     name: str
     config: RunConfig
+    parent: Member | None = None  # whose final parameters it starts from, grown
     state: Tree | None = None  # a checkpointed state to continue from
     step: int = 0
     seconds: float = 0.0
@@ -91,6 +92,12 @@ class Member:
         assert train.eval_every and train.checkpoint_every
         later = [(step // every + 1) * every for every in (train.eval_every, train.checkpoint_every)]
         return min(self.steps, *later)
+
+    @property
+    def earlier_flops(self) -> float:
+        """The work of all runs that it has grown from."""
+        parent = self.parent
+        return parent.earlier_flops + parent.steps * parent.shape.problem.flops() if parent else 0.0
 
     def remaining_flops(self) -> float:
         return (self.steps - self.step) * self.shape.problem.flops()

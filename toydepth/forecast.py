@@ -18,7 +18,7 @@ from .devices import memory
 from .ensemble import Family, Member, member_bytes, parameters, plan, state_bytes, tree_bytes
 from .problems import source_of
 from .programs import fresh_state, update
-from .training import members_of
+from .training import generations
 
 CALIBRATION_SECONDS = 2.0
 
@@ -34,8 +34,9 @@ def print_forecast(
         folder: the sweep's folder.
         devices: what would train.
     """
-    members = members_of(unfinished, folder)
-    families = plan(members, len(devices), memory(devices, configs[0].runtime.memory_gb))
+    waiting, limit = generations(unfinished, folder), memory(devices, configs[0].runtime.memory_gb)
+    members = [member for generation in waiting for member in generation]
+    families = [family for generation in waiting for family in plan(generation, len(devices), limit)]
     _print(len(configs), len(configs) - len(unfinished), members, families, folder, devices)
 
 

@@ -115,8 +115,12 @@ class Programs:
 
 
 def fresh_state(shape: Shape, key: Any) -> Tree:
-    """A member's state at step 0. The optimizer's state does not depend on its hyperparameters."""
-    params = shape.problem.init(key)
+    """A member's state at step 0."""
+    return state_of(shape, shape.problem.init(key))
+
+
+def state_of(shape: Shape, params: Tree) -> Tree:
+    """A state that starts from parameters. The optimizer's state does not depend on its hyperparameters."""
     optimizer = build(shape.optimizer, _Zeros(), 1.0)
     return {
         "params": params,

@@ -25,7 +25,7 @@ from .config import has_twin
 from .engine import Outcome
 from .ensemble import Member, Shape, parameters
 from .exponents import CONVERGED_ABOVE, budget_slope
-from .programs import fresh_state
+from .programs import fresh_state, state_of
 
 Tree = Any
 SCORES = ("loss", "loss_sem", "loss_first", "loss_second")  # of an evaluation
@@ -87,12 +87,13 @@ class FolderRecorder:
         run, twin = _split(member)
         ended = self.ended.setdefault(run, {})
         ended["twin" if twin else "run"] = (member, outcome)
+        if not twin or member.config.grows():
+            self.checkpoint(member, state)
         if twin:
             result, path = self._result(member, outcome), store.run_folder(self.folder, member.name)
             self._jobs.put((run, lambda: store.write_json(path / "result.json", result)))
         else:
             self.losses.pop(run, None)
-            self.checkpoint(member, state)
         if "run" in ended and (half := self._half_loss(run, ended)) is not None:
             self._jobs.put((run, lambda: self._conclude(run, half)))
 
@@ -107,6 +108,12 @@ class FolderRecorder:
     def failed(self, run: str, error: Exception) -> None:
         """Records that a run could not be trained or written, unless it has ended; its checkpoint stays."""
         self._jobs.put((run, lambda: self._fail(run, error)))
+
+    def flush(self) -> None:
+        """Waits until all that was reported so far is written."""
+        written = threading.Event()
+        self._jobs.put(("", written.set))
+        written.wait()
 
     def close(self) -> None:
         """Waits until everything is written."""
@@ -188,7 +195,7 @@ class FolderRecorder:
             **{name: _finite(getattr(outcome, name)) for name in SCORES},
             "steps": member.step,
             "parameters": parameters(problem),
-            "flops": problem.flops() * member.step,
+            "flops": member.earlier_flops + problem.flops() * member.step,
             "compile_seconds": outcome.compile_seconds,
             "seconds": member.seconds,
             "batching": member.config.runtime.batching,
@@ -206,9 +213,15 @@ class FolderRecorder:
         self.bar.set_postfix_str(text, refresh=False)
 
 
-def resume(folder: Path, member: Member) -> None:
-    """Sets a member to its latest checkpoint, and cuts its history there; to the start where there is none."""
-    found = None
+def resume(sweep: Path, member: Member) -> None:
+    """Sets a member to its latest checkpoint, and cuts its history there; to the start where there is none.
+
+    The start of a grown run is written as its first checkpoint, after which it needs its shallower one no more.
+
+    Raises:
+        checkpoint.CheckpointError: the run that it grows from has no final state to read.
+    """
+    folder, found = store.run_folder(sweep, member.name), None
     if checkpoint.steps(folder / "checkpoint"):
         found = checkpoint.restore_latest(folder / "checkpoint", template(member.shape))
     if found is not None:
@@ -217,7 +230,14 @@ def resume(folder: Path, member: Member) -> None:
             setattr(member, name, float(tree["progress"][name]))
         member.state = tree["state"]
     folder.mkdir(parents=True, exist_ok=True)
-    store.cut_history(folder, member.step if found else -1)
+    store.cut_history(folder, member.step or -1)
+    if found is None and member.parent is not None:
+        parent = member.parent
+        path = store.run_folder(sweep, parent.name) / "checkpoint" / str(parent.steps)
+        params = checkpoint.restore(path, template(parent.shape))["state"]["params"]
+        state = state_of(member.shape, jax.tree.map(np.asarray, member.shape.problem.grown(params)))
+        member.state = jax.device_get(state)
+        checkpoint.save_step(folder / "checkpoint", 0, _with_progress(member, member.state))
 
 
 @functools.cache

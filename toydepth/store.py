@@ -5,13 +5,14 @@ outputs/<sweep>/            sweep.json  runs.parquet  exponents.csv  exponents.j
     runs/<run id>/          config.json  history.jsonl  result.json  status.json  checkpoint/  params/  .hydra/
         source/             somebody's own block, teacher or problem as it was when the run was made
         twin/               history.jsonl  result.json  checkpoint/        (the run at half the steps)
+    stages/<run id>/        the same, of runs that nobody asked for but that grown ones start from
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ RESULT = {
 }
 ADHOC = "adhoc"
 ENDED = ("done", "diverged")  # what is not trained again
+STAGES = "stages/"  # before a run's id: a run that only serves grown ones as a start
 TWIN = "/twin"  # behind a run's id: the name of its twin
 
 
@@ -48,8 +50,20 @@ def sweep_folder(config: RunConfig) -> Path:
 
 
 def run_folder(sweep: Path, name: str) -> Path:
-    """The folder of a run, or of a run's twin (`<run id>/twin`)."""
-    return sweep / "runs" / name
+    """The folder of a run or of a stage (`stages/<run id>`), or of its twin (`<run id>/twin`)."""
+    return sweep / name if name.startswith(STAGES) else sweep / "runs" / name
+
+
+def stage_name(sweep: Path, name: str, requested: Container[str]) -> str:
+    """Under which name the run is found that a grown one starts from: a run of the sweep, or a stage beside them."""
+    return name if name in requested or ended(run_folder(sweep, name)) else STAGES + name
+
+
+def promote(sweep: Path, name: str) -> None:
+    """Makes a run of what has been trained as a stage, now that it is asked for."""
+    stage, run = run_folder(sweep, STAGES + name), run_folder(sweep, name)
+    if stage.exists() and not run.exists():
+        os.replace(stage, run)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -63,6 +63,7 @@ def train(
     store.open_sweep(folder, [run.config for run in runs], command)
     for run in runs:
         path = store.run_folder(folder, run.name)
+        store.promote(folder, run.name)
         if run.config.runtime.debug:
             shutil.rmtree(path, ignore_errors=True)  # looked at once more
         store.write_config(path, run.config)

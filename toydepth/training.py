@@ -10,22 +10,43 @@ from typing import Any
 
 import jax
 
-from . import debug, engine, ensemble, store
-from .config import RunConfig, has_twin, twin
+from . import checkpoint, debug, engine, ensemble, store
+from .config import RunConfig, has_twin, run_id, twin
 from .devices import memory
 from .ensemble import Family, Member
 from .recorder import FolderRecorder, resume
 
 
-def members_of(runs: Mapping[str, RunConfig], folder: Path) -> list[Member]:
-    """The runs, given as {id: resolved config}, and their twins that have not ended; all at step 0."""
-    members = []
+def generations(runs: Mapping[str, RunConfig], folder: Path) -> list[list[Member]]:
+    """What is to be trained for runs, given as {id: resolved config}: themselves, their twins, and what they grow from.
+
+    A generation grows from the one before it. What has ended is left out, but for the runs asked for. All at step 0.
+    """
+    known: dict[str, Member] = {}
+    found: list[list[Member]] = []
+
+    def add(name: str, config: RunConfig) -> tuple[int, Member]:
+        """The generation and the member of a run; it and its twin are added once."""
+        before = config.parent()
+        level, parent = -1, None
+        if before is not None:
+            level, parent = add(store.stage_name(folder, run_id(before), runs), before)
+        halves = [(name, config, parent)]
+        if has_twin(config):
+            other = parent and known[parent.name + store.TWIN]
+            halves.append((name + store.TWIN, twin(config), other))
+        for each, settings, origin in halves:
+            if each not in known:
+                known[each] = Member(each, settings, origin)
+                ended = bool(store.result(store.run_folder(folder, each)))
+                if not ended or (each == name and name in runs):
+                    found.extend([] for _ in range(level + 2 - len(found)))
+                    found[level + 1].append(known[each])
+        return level + 1, known[name]
+
     for name, config in runs.items():
-        members.append(Member(name, config))
-        half = name + store.TWIN
-        if has_twin(config) and not store.result(store.run_folder(folder, half)):
-            members.append(Member(half, twin(config)))
-    return members
+        add(name, config)
+    return [generation for generation in found if generation]
 
 
 def train(runs: Mapping[str, RunConfig], devices: Sequence[Any], folder: Path) -> int:
@@ -33,24 +54,44 @@ def train(runs: Mapping[str, RunConfig], devices: Sequence[Any], folder: Path) -
 
     Returns 0, or the exit code of an interruption by SIGINT or SIGTERM; then every run can be continued.
     """
-    members = members_of(runs, folder)
-    for member in members:
-        resume(store.run_folder(folder, member.name), member)
+    waiting = generations(runs, folder)
     config = next(iter(runs.values()))
     label = config.sweep.name or f"{len(runs)} run{'s' * (len(runs) > 1)}"
-    recorder = FolderRecorder(folder, sum(member.remaining_flops() for member in members), len(runs), label, devices)
+    total = sum(member.remaining_flops() for generation in waiting for member in generation)
+    recorder = FolderRecorder(folder, total, len(runs), label, devices)
     with _signals(recorder) as received, _profiled(folder, config):
         try:
-            if config.runtime.debug in ("nan", "eager"):
-                debug.train(members, recorder, config.runtime.debug)
-                members = []
-            for family in ensemble.plan(members, len(devices), memory(devices, config.runtime.memory_gb)):
-                if not _train_family(family, devices, recorder, raising=config.sweep.on_error == "raise"):
+            for generation in waiting:
+                if not _train_generation(generation, devices, folder, recorder):
                     break
+                recorder.flush()  # the next one starts from what is written
         finally:
             recorder.close()
     ended = all(store.ended(store.run_folder(folder, name)) for name in runs)
     return 128 + received[0] if received and not ended else 0
+
+
+def _train_generation(
+    members: Sequence[Member], devices: Sequence[Any], folder: Path, recorder: FolderRecorder
+) -> bool:
+    """Trains members from where their folders say they stand. Returns False if interrupted."""
+    config = members[0].config
+    ready = []
+    for member in members:
+        if member.name.startswith(store.STAGES) and not member.name.endswith(store.TWIN):
+            store.write_config(store.run_folder(folder, member.name), member.config)
+        try:
+            resume(folder, member)
+        except checkpoint.CheckpointError as error:
+            recorder.failed(member.name.removesuffix(store.TWIN), error)
+        else:
+            ready.append(member)
+    if config.runtime.debug in ("nan", "eager"):
+        return debug.train(ready, recorder, config.runtime.debug)
+    for family in ensemble.plan(ready, len(devices), memory(devices, config.runtime.memory_gb)):
+        if not _train_family(family, devices, recorder, raising=config.sweep.on_error == "raise"):
+            return False
+    return True
 
 
 def _train_family(family: Family, devices: Sequence[Any], recorder: FolderRecorder, raising: bool) -> bool:

@@ -55,6 +55,10 @@ class Problem(Protocol):
         """A run's parameters at step 0."""
         ...
 
+    def grown(self, params: Tree) -> Tree:
+        """Parameters of this problem from the final ones of `RunConfig.parent`, where there is one."""
+        ...
+
     def predict(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Tree:
         """What a run says of every sample of a batch."""
         ...

@@ -18,6 +18,7 @@ from ..network import Block, Network, entry, norm_rows, rows, teacher_layers
 from . import ROLES
 
 Tree = Any
+W2 = jax.tree_util.DictKey("W2")
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,15 @@ class DepthProblem:
             layers = jax.tree_util.tree_map_with_path(_without_w2, layers)
         params = {"layers": layers}
         return params | {"head": jnp.zeros((self.stream.vocab, self.network.width))} if self._learns_head else params
+
+    def grown(self, params: Tree) -> Tree:
+        """A student of half the depth with every layer split into two half steps: both keep W1 and b1, W2 is halved."""
+
+        def split(path: Any, leaf: Any) -> Any:
+            twice = jnp.repeat(leaf, 2, axis=0)
+            return twice / 2 if path[-1] == W2 else twice
+
+        return params | {"layers": jax.tree_util.tree_map_with_path(split, params["layers"])}
 
     def predict(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, "batch outputs"]:
         """The student's RMS-normalised final states (mse), or the log of its softmax (kl)."""
@@ -194,7 +204,7 @@ def _forward_flops(network: Network) -> float:
 
 
 def _without_w2(path: Any, leaf: Any) -> Any:
-    return jnp.zeros_like(leaf) if path[-1] == jax.tree_util.DictKey("W2") else leaf
+    return jnp.zeros_like(leaf) if path[-1] == W2 else leaf
 
 
 def _check(field: str, reference: str, found: Callable[[], blocks.Functions], width: int) -> None:
