@@ -34,9 +34,9 @@ def functions(kind: Any, **sizes: Any) -> Functions:
         build: Any = kind
         return of_module(lambda rngs: build(**sizes, rngs=rngs))
     if isinstance(kind, type) and issubclass(kind, linen.Module):
-        module, example = kind(**sizes), jnp.zeros(sizes["width"])
+        module = kind(**sizes)
         return (
-            lambda key: _only_params(module.init(key, example)),
+            lambda key: _only_params(module.init(key, jnp.zeros(sizes["width"]))),
             lambda params, h: module.apply({"params": params}, h),
         )
     if isinstance(kind, tuple) and len(kind) == 2 and all(map(callable, kind)):

@@ -229,19 +229,21 @@ def _refusal(error: Exception) -> str:
     if several := re.match(r"(?:Ambiguous value for argument|Sweep parameters) '(.*?)'", lines[0]):
         return f"{several[1]}: only one value is allowed where a config is shown and nothing is run"
     if field := re.match(r"Could not override '([\w.]+)'\.$|Error merging override \+*([\w.]+)", lines[0]):
-        return _unknown_field(field[1] or field[2]) or " ".join(lines[:4])
+        return _unknown_field(field[1] or field[2], error.__cause__) or " ".join(lines[:4])
     return " ".join(lines[:4])
 
 
-def _unknown_field(name: str) -> str | None:
+def _unknown_field(name: str, cause: Any) -> str | None:
     """Our own words for a field that Hydra could not set, unless it is one of Hydra's."""
     if name.startswith("hydra."):
         return None
     tree: Any = None
     for part in reversed(name.split(".")):
         tree = {part: tree}
+    node = getattr(cause, "parent_node", None)  # a part of the config, which says whose problem's fields are meant
+    problem = "depth" if node is None else node._get_root().get("problem", "depth")
     try:
-        parse(tree)
+        parse(tree | {"problem": problem})
     except ConfigError as error:
         return str(error)
     return None

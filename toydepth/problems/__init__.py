@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from ..config import DepthConfig, RunConfig
+from ..config import ConfigError, DepthConfig, RunConfig
 from ..extension import load
 
 Tree = Any  # a pytree of arrays
@@ -93,8 +95,21 @@ def losses(problem: Problem, params: Tree, batch: Tree, context: Tree, hyper: Tr
 
 
 def problem_of(config: RunConfig) -> Problem:
-    """The static problem of a resolved config."""
-    return _module(config).problem_of(config)
+    """The static problem of a resolved config.
+
+    Raises:
+        ConfigError: somebody's own code cannot be loaded, or does not work.
+    """
+    module = _module(config)
+    if isinstance(config, DepthConfig):
+        return module.problem_of(config)
+    try:
+        problem = module.problem_of(config)
+        _check(problem, module.source_of(config), module.hyper_of(config))
+    except Exception as error:
+        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        raise ConfigError(f"problem={config.problem}: {reason}") from error
+    return problem
 
 
 def source_of(config: RunConfig) -> Tree:
@@ -105,6 +120,27 @@ def source_of(config: RunConfig) -> Tree:
 def hyper_of(config: RunConfig) -> dict[str, float]:
     """The numbers of a resolved config that its loss uses."""
     return _module(config).hyper_of(config)
+
+
+def _check(problem: Problem, source: Tree, hyper: dict[str, float]) -> None:
+    """Tries somebody's own problem on shapes alone."""
+    stream = problem.stream
+
+    def step(key: Any) -> Any:
+        fixed, params = stream.init(source), problem.init(key)
+        batch, context = stream.draw(fixed, key), stream.context(fixed)
+        problem.layers(params, batch)
+        return params, losses(problem, params, batch, context, hyper)
+
+    hash(problem)
+    params, loss = jax.eval_shape(step, jax.random.key(0))
+    for leaf in jax.tree.leaves(params):
+        if leaf.dtype != jnp.float32:
+            raise TypeError(f"a parameter is {leaf.dtype}, allowed is float32")
+    if loss.ndim != 1:
+        raise TypeError(f"compare returns {list(loss.shape)}, allowed is one loss for each sample, [batch]")
+    for words_or_number in (problem.label, problem.flops, problem.activation_bytes, stream.flops):
+        words_or_number()
 
 
 def _module(config: RunConfig) -> Any:
