@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup reproduce test lint clean
+.PHONY: help setup reproduce bench test lint clean
 
 help:  ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -17,6 +17,13 @@ setup: .venv/ready  ## Install toydepth and its tools into .venv, with pinned ve
 
 reproduce: setup  ## The smooth-versus-rough result: one exponent well above 2, one about 1, in minutes
 	$(BIN)/toydepth run +sweeps=alpha_quick
+
+bench: .venv/bench  ## toydepth beside PyTorch and plain JAX: speed, compilation, memory; on an otherwise idle machine
+	$(BIN)/python -m benchmarks.bench
+
+.venv/bench: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]' --constraint constraints.txt
+	@touch $@
 
 test: setup  ## All tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
