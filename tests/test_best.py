@@ -68,6 +68,7 @@ def test_the_exponent_at_the_best_rates_is_found_and_the_choices_are_named():
         (depth, 0.16 / depth, 5) for depth in DEPTHS
     ]
     assert "best found over optimizer.lr;" in e.verdict
+    assert {c["unfit"] for c in e.best} == {0}
     # Without the choice no rate has it.
     assert not any(abs((e.alpha or 0) - 2) < 0.2 for e in fit(runs))
 
@@ -133,7 +134,8 @@ def test_a_value_at_the_edge_of_its_grid_is_told():
     for status, at_edge in [("diverged", []), ("running", ["optimizer.lr"])]:
         unfit = table(loss=moving).with_columns(status=pl.when(above).then(pl.lit(status)).otherwise("status"))
         (e,) = best_fit(unfit)
-        assert e.best[0] == {"student.depth": 2, "optimizer.lr": 0.08, "tried": 5, "at_edge": at_edge}
+        assert e.best[0] == {"student.depth": 2, "optimizer.lr": 0.08, "tried": 4, "unfit": 1, "at_edge": at_edge}
+        assert "(1 of 20 could not be chosen: not done in as many replicates)" in e.verdict
 
 
 def test_a_value_that_diverged_in_one_replicate_is_not_the_best():
@@ -149,6 +151,32 @@ def test_a_value_that_diverged_in_one_replicate_is_not_the_best():
     (e,) = best_fit(runs)
     assert e.left_out == {"diverged": 15}
     assert (e.alpha, len(e.best)) == (pytest.approx(2), 3)
+
+
+TEACHERS = {0: 4.0, 1: 2.0, 2: 1.0}
+
+
+def on_teachers(seeds_of):
+    """0.01 is better than 0.02 on every teacher; each is done with the given seeds and diverged with the others."""
+    runs = table(rates=tuple(seeds_of), loss=lambda depth, rate: depth**-2.0 * (1.0 if rate == 0.01 else 1.3))
+    loss = pl.col("loss_first", "loss_second", "loss") * pl.col("seed").replace_strict(TEACHERS)
+    pairs = pl.concat_list("optimizer.lr", pl.col("seed").cast(pl.Float64))
+    done = pairs.is_in([[rate, float(seed)] for rate, seeds in seeds_of.items() for seed in seeds])
+    return runs.with_columns(loss, status=pl.when(done).then(pl.lit("done")).otherwise(pl.lit("diverged")))
+
+
+@pytest.mark.parametrize(
+    ("seeds_of", "best"),
+    [
+        ({0.01: (0, 1), 0.02: (1, 2)}, 0.01),  # over teacher 1; the mean over its own teachers favours 0.02
+        ({0.01: (0, 1, 2), 0.02: (1, 2)}, 0.01),
+        ({0.01: (0, 1), 0.02: (0, 1, 2)}, 0.02),  # done in more replicates
+        ({0.01: (0,), 0.02: (2,)}, 0.02),  # none shared: nothing better is known than each its own
+    ],
+)
+def test_values_are_compared_over_the_replicates_that_they_share(seeds_of, best):
+    choices = choose(on_teachers(seeds_of), "student.depth", ["optimizer.lr"]).choices
+    assert choices["optimizer.lr"].to_list() == [best] * len(DEPTHS)
 
 
 def test_the_half_budget_is_the_chosen_runs_own():

@@ -9,31 +9,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from run_folders import PLANTED, write_run
 
 from toydepth import config, derive, store
 from toydepth.cli import main
 from toydepth.selection import FitOptions
 
-PLANTED = {"tied": 3.0, "independent": 1.0}
-DERIVED = ["alpha.png", "exponents.csv", "exponents.json", "runs.parquet"]
-
-
-def write_run(folder: Path, kind: str, depth: int, seed: int, status: str = "done", lr: float = 0.02) -> None:
-    """A run's folder with a planted loss, lower at higher rates; each replicate has a constant of its own."""
-    tree = {"teacher": {"kind": kind}, "student": {"depth": depth}, "seed": seed, "train": {"steps": 10}}
-    tree |= {"optimizer": {"lr": lr}}
-    resolved = config.resolve(config.parse(tree))
-    run = store.run_folder(folder, config.run_id(resolved))
-    store.write_config(run, resolved)
-    loss = (1 + seed / 10) * depth ** -PLANTED[kind] * 0.02 / lr
-    for step, value in ((0, 1.0), (10, loss)):
-        row = {"step": step, "loss": value, "loss_sem": value / 100, "train_loss": value}
-        store.append_history(run, row | {"lr": 0.1, "tau": 0.1 * step, "seconds": step})
-    if status == "done":
-        result = {"loss": loss, "loss_sem": loss / 100, "half_loss": loss * 1.01, "steps": 10}
-        result |= {"parameters": 100 * depth, "flops": 1e3 * depth**2, "loss_first": loss, "loss_second": 1.2 * loss}
-        store.write_json(run / "result.json", result | {"slope": -0.014, "converged": True})
-    store.write_status(run, status, 10)
+DERIVED = ["alpha.png", "alpha_vs_step.png", "exponents.csv", "exponents.json", "runs.parquet"]
 
 
 @pytest.fixture
@@ -118,7 +100,7 @@ def test_the_best_rates_are_fitted_on_the_other_half(sweep, capsys):
     for kind, depth, seed, lr in itertools.product(PLANTED, (2, 4, 8), (0, 1), (0.01, 0.04)):
         write_run(sweep, kind, depth, seed, lr=lr)
     derived = derive.derive(sweep, FitOptions(x="depth", best_over=("lr",), floor="free"), figure=False)
-    assert derived.options == FitOptions(best_over=("optimizer.lr",), floor="free")
+    assert derived.options == FitOptions(x="student.depth", best_over=("optimizer.lr",), floor="free")
     assert derived.runs.height == 12
     assert set(derived.runs["optimizer.lr"]) == {0.04}
     assert derived.caption.endswith("(fit --floor free --best-over optimizer.lr)")
@@ -129,12 +111,48 @@ def test_the_best_rates_are_fitted_on_the_other_half(sweep, capsys):
         assert "best found over optimizer.lr (and with it optimizer.adam_lr)" in e.verdict
         assert "best optimizer.lr at the edge of its grid (0.04) at depth 2, 4, 8" in e.verdict
     best = fitted()[1][0]["best"]
-    assert best[0] == {"student.depth": 2, "optimizer.lr": 0.04, "tried": 3, "at_edge": ["optimizer.lr"]}
+    assert best[0] == {"student.depth": 2, "optimizer.lr": 0.04, "tried": 3, "unfit": 0, "at_edge": ["optimizer.lr"]}
     # A fit of all rates has a regime for each, and the planted constant.
     plain = derive.derive(sweep, figure=False)
     assert len(plain.fits) == 6
     derive.print_table(plain)
     assert "optimizer.lr" in capsys.readouterr().out
+
+
+def test_figures_are_drawn_anew_where_those_there_are_of_other_options(sweep):
+    def drawn(options, **more):
+        (sweep / "alpha.png").write_bytes(b"an earlier one")
+        derived = derive.derive(sweep, options, figure=False, **more)
+        assert derived.redrawn == ((sweep / "alpha.png").read_bytes() != b"an earlier one")
+        return derived.redrawn
+
+    derive.derive(sweep)
+    ranged = FitOptions(range=(2, 4))
+    assert [drawn(FitOptions()), drawn(ranged), drawn(ranged), drawn(FitOptions())] == [False, True, False, True]
+    assert fitted()[0]["range"] == [None, None]
+    assert not drawn(FitOptions(x="depth"))  # the sweep's own size, by its name
+    (sweep / "exponents.json").unlink()
+    assert drawn(FitOptions())
+
+
+@pytest.mark.parametrize("size", ["parameters", "student.depth"])
+def test_the_size_is_the_one_that_the_sweep_was_made_for(sweep, size, capsys):
+    store.write_json(sweep / "sweep.json", {"command": "toydepth run", "size": size})
+    assert derive.derive(sweep, figure=False).caption == "toydepth run   (commit abc1234)"
+    options, found = fitted()
+    assert {options["x"], *(e["variable"] for e in found)} == {size}
+    told = derive.derive(sweep, FitOptions(x="depth"), figure=False).caption
+    assert ("--x student.depth" in told) == (size == "parameters")
+
+
+def test_where_a_sweep_has_no_size_it_must_be_said(sweep, capfd):
+    store.write_json(sweep / "sweep.json", {"command": "toydepth run", "size": None})
+    assert typed("fit outputs/planted --x depth") == 0
+    capfd.readouterr()
+    with pytest.raises(config.ConfigError) as refused:
+        derive.derive(sweep, FitOptions())
+    there_are = "student.depth, parameters, flops"
+    assert str(refused.value) == f"--x: say which field loss is a power of; there are {there_are}"
 
 
 def test_all_options_go_together(sweep):
@@ -177,6 +195,7 @@ def test_runs_that_recorded_no_halves_are_refused_for_best_over(sweep, capfd):
         ("fit outputs/planted --where 'depth >'", "--where depth >: "),
         ("fit outputs/planted --best-over lr", "--best-over optimizer.lr: nothing to choose"),
         ("fit outputs/planted --best-over data.unique --x data.unique", "that is what loss is a power of"),
+        ("fit outputs/planted --best-over kind", "--best-over teacher.kind: allowed is a field of the student or"),
     ],
 )
 def test_a_wrong_request_is_one_line_and_writes_nothing(sweep, capfd, words, said):

@@ -182,7 +182,7 @@ def test_counts_are_moved_by_depth_and_budget_and_these_are_no_regimes():
         assert e.along == ("student.depth", "train.steps")
         assert (e.n_runs, e.x_min, e.x_max) == (36, 300 * 2 * 1000, 300 * 12 * 1700)
         assert e.alpha == pytest.approx(0.7)
-        assert "student.depth, train.steps changes with flops" in e.verdict
+        assert "student.depth, train.steps change with flops" in e.verdict
     # Steps do not change how many parameters there are, so they remain a regime; so does what depth splits.
     assert [e.regime["train.steps"] for e in fit(runs, "parameters")] == [1000, 1000, 1700, 1700]
     assert all(e.along == ("student.depth",) for e in fit(runs, "parameters"))
@@ -281,6 +281,21 @@ def test_replicates_that_share_a_teacher_are_not_called_independent():
     shared = table().with_columns(pl.lit(0).alias("teacher.seed"))
     assert "3 replicates share 1 teacher seed" in fit(shared)[0].verdict
     assert "teacher seed" not in fit(table())[0].verdict
+
+
+def test_without_a_teachers_seed_replicates_are_told_apart_by_their_own():
+    for runs in (table().drop("teacher.seed"), table().with_columns(pl.lit(None, pl.Int64).alias("teacher.seed"))):
+        (e,) = fit(runs)
+        assert (e.n_replicates, "not independent" in e.verdict) == (3, False)
+
+
+def test_the_runs_behind_an_exponent_are_those_of_its_replicates():
+    few = (pl.col("seed") == 1) & (pl.col("student.depth") > 3)
+    runs = table().with_columns(status=pl.when(few).then(pl.lit("running")).otherwise("status"))
+    for there in (runs, runs.drop("teacher.seed")):
+        (e,) = fit(there)
+        assert e.n_runs == 12
+        assert exponents.fitted(there, e)["id"].to_list() == runs.filter(pl.col("seed") != 1)["id"].to_list()
 
 
 def test_floor_and_poor_fit_are_said():

@@ -158,7 +158,7 @@ def test_fits_and_reports_need_the_folder_alone(page, installed, tmp_path):
         assert len({file.read_bytes() for file in files}) == 1
     (run, *_) = (tmp_path / "rank" / "runs").glob("*")
     shutil.rmtree(run)
-    assert typed("toydepth fit rank --x map.rank", tmp_path, installed).returncode == 0
+    assert typed("toydepth fit rank", tmp_path, installed).returncode == 0
     assert pl.read_csv(tmp_path / "rank" / "exponents.csv")["n_runs"].to_list() == [7]
 
 

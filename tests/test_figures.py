@@ -8,10 +8,10 @@ import polars as pl
 import pytest
 from matplotlib.figure import Figure
 
-from toydepth import figures, schemes
+from toydepth import figures
 from toydepth.exponents import fit
 from toydepth.figures import alpha_figure, trends
-from toydepth.figures.look import LIGHT, marker
+from toydepth.figures.style import LIGHT, marker
 
 
 def sweep(kinds=("tied", "independent"), temperatures=(None,), depths=(2, 4, 8), replicates=2):
@@ -209,18 +209,62 @@ def test_other_fields_make_lines_of_their_own_but_not_those_that_follow():
         runs = planted(alphas)
         panel = figures.panels(fit(runs), runs, {})[3]
         assert len([line for line in axes(panel).lines if len(line.get_xdata()) == 3]) == lines
-        assert ("adam_lr" in panel.caption) == (alphas is RATES)
+        assert ("(with it changes optimizer.adam_lr)" in panel.caption) == (alphas is RATES)
+    runs = planted(RATES).with_columns(pl.col("optimizer.lr").alias("optimizer.eps"))
+    panel = figures.panels(fit(runs), runs, {})[3]
+    assert "(with it change optimizer.adam_lr, optimizer.eps)" in panel.caption
 
 
 def test_the_rule_of_the_schemes_is_drawn():
-    assert trends.ORDERS == schemes.ORDERS
     runs = planted(over("student.scheme", "euler", "midpoint", "rk4"))
-    ax = axes(figures.panels(fit(runs), runs, {})[3])
+    panel = figures.panels(fit(runs), runs, {})[3]
+    assert "Dashed: 2p + 1, expected" in panel.caption
+    ax = axes(panel)
     rule = [
         line.get_ydata() for line in ax.lines if list(line.get_xdata()) == [1, 2, 4] and line.get_marker() == "None"
     ]
     assert [3, 5, 9] in [list(y) for y in rule]
     assert ax.get_ylim()[1] > 9
+    # Nothing is known of somebody's own teacher.
+    own = runs.with_columns(pl.lit("mine.py:teacher").alias("teacher.kind"))
+    panel = figures.panels(fit(own), own, {})[3]
+    assert "2p + 1" not in panel.caption + "".join(text.get_text() for text in axes(panel).texts)
+
+
+def drawn_levels(runs, variable="student.depth"):
+    """The names of the dashed lines across, panel by panel."""
+    shown = figures.panels(fit(runs, variable), runs, climbing(runs))
+    names = [[text.get_text() for text in axes(panel).texts] for panel in shown]
+    return {
+        panel.name: [t for t in found if t in ("rough", "smooth")] for panel, found in zip(shown, names, strict=True)
+    }
+
+
+@pytest.mark.parametrize(
+    ("fixed", "known"),
+    [
+        ({}, True),
+        ({"student.scheme": "euler"}, True),
+        ({"student.scheme": "midpoint"}, False),
+        ({"teacher.kind": "mine.py:teacher"}, False),
+    ],
+)
+def test_levels_are_drawn_where_they_are_known_to_hold(fixed, known):
+    runs = planted(over("target.temperature", 0.1, 0.3, 1.0), **fixed)
+    across = drawn_levels(runs)
+    assert {name for name, found in across.items() if found} == (
+        {"slopes", "alpha_vs_temperature", "alpha_vs_step"} if known else set()
+    )
+    assert {tuple(found) for found in across.values()} <= {(), ("rough", "smooth")}
+    assert not any(drawn_levels(runs.with_columns(parameters=10 * pl.col("student.depth")), "parameters").values())
+
+
+@pytest.mark.parametrize(("variable", "share"), [("flops", 0.5), ("train.steps", 0.5), ("parameters", 1)])
+def test_hollow_twins_stand_at_what_they_cost(variable, share):
+    runs = planted(over("teacher.kind", "tied")).with_columns((100 * pl.col("student.depth")).alias(variable))
+    ax = axes(figures.panels(fit(runs, variable), runs, {})[0])
+    (hollow,) = [line for line in ax.lines if line.get_markerfacecolor() == "none"]
+    np.testing.assert_allclose(hollow.get_xdata(), [200 * share, 400 * share, 800 * share])
 
 
 def climbing(runs, steps=(0, 25, 50, 75, 100)):
@@ -244,6 +288,33 @@ def test_the_course_of_the_exponent_ends_at_the_exponent_and_the_twins_at_that_o
         assert half[1] == pytest.approx(full[1] - 0.5)
 
 
+@pytest.mark.parametrize("floor", ["none", "free"])
+def test_at_half_the_budget_the_picture_shows_the_tables_number(floor):
+    """Two of three replicates have twins at too few depths for an alpha; their slopes there are others."""
+    depths = (2, 3, 4, 6, 8, 12)
+    every = planted(over("teacher.kind", "tied"), depths=depths)
+    twin = (pl.col("seed") == 0) | (pl.col("student.depth") <= 3)
+    other = pl.col("half_loss") * pl.col("student.depth") ** (pl.col("seed") / 2)
+    runs = every.with_columns(half_loss=pl.when(twin).then(other))
+    (e,) = fit(runs, floor=floor)
+    half, _ = trends.budgets(e, runs)
+    assert half[1] == pytest.approx(fit(runs)[0].alpha_half)
+    assert half[2:] == (None, None)
+    # With twins at half the depths all three count.
+    enough = every.with_columns(half_loss=pl.when(twin | (pl.col("student.depth") <= 4)).then(other))
+    (e,) = fit(enough)
+    assert trends.budgets(e, enough)[0][1] == pytest.approx(e.alpha_half) != pytest.approx(half[1], abs=0.1)
+
+
+def test_runs_that_share_a_replicate_and_x_count_at_half_the_budget_if_all_have_twins():
+    runs = pl.concat([planted(over("teacher.kind", "tied"), **{"optimizer.lr": r}) for r in (0.1, 0.2)])
+    runs = runs.with_columns(half_loss=pl.col("half_loss") * pl.col("optimizer.lr") * pl.col("student.depth") ** 0.3)
+    lone = (pl.col("optimizer.lr") == 0.2) & (pl.col("student.depth") == 8)
+    runs = runs.with_columns(half_loss=pl.when(~lone).then("half_loss"))
+    (e,) = fit(runs, by=["teacher.kind"])
+    assert trends.budgets(e, runs)[0][1] == pytest.approx(e.alpha_half)
+
+
 def test_only_steps_at_which_all_runs_were_evaluated_count():
     runs = planted(over("teacher.kind", "tied"))
     histories = climbing(runs)
@@ -258,11 +329,27 @@ def test_the_picture_against_the_step_says_what_mid_run_points_are():
     runs = planted(over("teacher.kind", "tied", "mixed"))
     *_, panel = figures.panels(fit(runs), runs, climbing(runs))
     assert panel.name == "alpha_vs_step"
-    assert "mid-run" in panel.caption and "not decayed" in panel.caption
+    assert "mid-run, before the rate's decay is complete; they usually fall short" in panel.caption
     ax = axes(panel)
     honest = [list(line.get_xdata()) for line in ax.lines if line.get_marker() in ("o", "s")]
     assert sorted(honest) == [[50], [50], [100], [100]]
     assert "alpha_vs_step" not in [panel.name for panel in figures.panels(fit(runs), runs, {})]
+
+
+@pytest.mark.parametrize(
+    ("fixed", "same"),
+    [
+        ({"schedule.name": "constant"}, True),
+        ({"schedule.name": "constant", "schedule.warmup": 0.0}, True),
+        ({"schedule.name": "constant", "schedule.warmup": 0.1}, False),
+        ({"schedule.name": "wsd"}, False),
+    ],
+)
+def test_at_a_constant_rate_mid_run_points_are_runs_of_that_many_steps(fixed, same):
+    runs = planted(over("teacher.kind", "tied"), **fixed)
+    *_, panel = figures.panels(fit(runs), runs, climbing(runs))
+    assert ("which at a constant rate are those of runs of that many steps" in panel.caption) == same
+    assert ("usually fall short" in panel.caption) != same
 
 
 def test_of_many_regimes_a_few_are_shown_against_the_step_and_counted():

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import ttest_ind
 
 from toydepth import powerlaw
 from toydepth.powerlaw import local_slopes, power_law
@@ -45,6 +46,15 @@ def test_local_slopes():
     assert np.allclose(slopes, 2.5)
     assert np.allclose(middles, np.sqrt(x[1:] * x[:-1]))
     assert local_slopes(x, x**-2.5 + 0.01)[1][-1] < 2
+
+
+def test_the_interval_of_a_difference_is_welchs():
+    low, high = [1.0, 1.01, 1.02], [1.3, 2.0, 1.1, 1.9]
+    known = ttest_ind(high, low, equal_var=False).confidence_interval(0.95)
+    assert powerlaw.welch_interval(low, high) == pytest.approx((known.low, known.high))
+    pooled = ttest_ind(high, low, equal_var=True).confidence_interval(0.95)
+    assert powerlaw.welch_interval(low, high) != pytest.approx((pooled.low, pooled.high), rel=0.02)
+    assert powerlaw.welch_interval([1.0, 1.0], [3.0, 3.0]) == (2.0, 2.0)
 
 
 def test_steep_laws_of_sizes_in_quadrillions_stay_finite():

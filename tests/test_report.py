@@ -9,38 +9,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from run_folders import write_run
 
-from toydepth import config, figures, report, store
+from toydepth import figures, report, store
 from toydepth.cli import main
 from toydepth.derive import Derived, derive
 from toydepth.exponents import fit
 from toydepth.selection import FitOptions
 
-MADE = {"versions": {"jax": "9.8.7"}, "device": "2 x abacus", "commit": "abc1234", "batching": "map"}
 MINUS = "\N{MINUS SIGN}"
 PAPER = "https://arxiv.org/abs/2602.05970"
-
-
-def write_run(folder, kind="tied", depth=2, seed=0, alpha=3.0, gain=0.01, status="done", message="", **sections):
-    """A run's folder with a planted loss; its twin's is higher by `gain` per doubling of the depth (None: no twin)."""
-    tree = {"teacher": {"kind": kind}, "student": {"depth": depth}, "seed": seed, "train": {"steps": 10}} | sections
-    resolved = config.resolve(config.parse(tree))
-    run = store.run_folder(folder, config.run_id(resolved))
-    store.write_config(run, resolved)
-    loss = (1 + seed / 10) * depth**-alpha
-    for step in (0, 5, 10):
-        row = {"step": step, "loss": loss ** (step / 10), "loss_sem": loss / 100, "train_loss": loss}
-        store.append_history(run, row | {"lr": 0.1, "tau": 0.1 * step, "seconds": step})
-    if status == "done":
-        result = {"loss": loss, "loss_sem": loss / 100, "steps": 10, "parameters": 7, "flops": 1e6, "seconds": 2.0}
-        if gain is not None:
-            half = loss * depth**gain
-            result |= {"half_loss": half, "slope": -0.01 if gain < 0.1 else -0.7, "converged": gain < 0.1}
-            (run / "twin").mkdir(exist_ok=True)
-            store.write_json(run / "twin" / "result.json", {"loss": half, "flops": 5e5, "seconds": 1.0})
-        store.write_json(run / "result.json", result | MADE)
-    store.write_status(run, status, 10, message)
-    return run.name
 
 
 def sweep(folder, kinds=(("tied", 2.9), ("independent", 1.1)), depths=(2, 4, 8), seeds=(0, 1, 2), **more):
@@ -111,7 +89,10 @@ def test_the_page_says_what_was_asked_and_found(planted):
         assert f"{kind}: loss falls as depth {MINUS}{alpha} , exponent {alpha}" in page.text
         assert f"{alpha} (95 % interval {low} to {high}, 3 replicates, 9 runs of depth 2 to 8)" in page.text
     assert page.text.count("Converged;") == 2
-    assert "The two intervals do not overlap." in page.text
+    width = 2.776 * 0.1 * (2 / 3) ** 0.5
+    low, high = (f"{1.8 + sign * width:.2f}" for sign in (-1, 1))
+    said = f"differ by 1.80 (Welch's 95 % interval {low} to {high}): more than the scatter between replicates explains"
+    assert said in page.text
     assert "toydepth run planted" in page.text and "toydepth run more" in page.text
 
 
@@ -133,9 +114,15 @@ def test_what_had_not_converged_or_went_wrong_is_listed_with_messages(planted, c
         assert run.name in page.text
 
 
-def test_intervals_that_overlap_are_said_to(tmp_path):
+def test_a_difference_that_scatter_may_explain_is_said_to(tmp_path):
     page = page_of(sweep(tmp_path / "close", kinds=(("tied", 1.15), ("independent", 1.1))))
-    assert "The two intervals overlap" in page.text
+    assert (
+        f"differ by 0.05 (Welch's 95 % interval {MINUS}0.18 to 0.28): the scatter between replicates may" in page.text
+    )
+    # Intervals of 0.25 to either side that overlap do not mean that.
+    page = page_of(sweep(tmp_path / "apart", kinds=(("tied", 1.4), ("independent", 1.1))))
+    assert "differ by 0.30 (Welch's 95 % interval 0.07 to 0.53): more than the scatter" in page.text
+    assert "The two exponents" not in page_of(sweep(tmp_path / "one", seeds=(0,))).text
 
 
 def test_settings_runs_and_origin(planted):
@@ -145,7 +132,7 @@ def test_settings_runs_and_origin(planted):
     assert "rho" not in page.text
     for run in (folder / "runs").iterdir():
         assert run.name in page.text
-    for said in ("2 x abacus", "abc1234", "jax 9.8.7", "54 s (runs and twins", "2.7e+07 FLOPs"):
+    for said in ("2 x abacus", "abc1234", "jax 9.8.7", "54 s (runs and twins", "7.56e+05 FLOPs"):
         assert said in page.text
 
 
@@ -207,6 +194,80 @@ def test_names_and_messages_are_text_whatever_they_hold(tmp_path):
     assert "script" in Parsed(f"<p>{EVIL}</p>").tags  # so the parser would have seen it
 
 
+# --- what holds and what does not -----------------------------------------------------------------------------
+
+
+def limits(page):
+    return page.text.partition("What it could not show")[2].partition("Exponents")[0]
+
+
+def changed(folder, pattern, path, **values):
+    """Changes values of a file of the runs whose names match; returns their names."""
+    for run in (found := sorted((folder / "runs").glob(pattern))):
+        tree = store.read_json(run / path)
+        store.write_json(
+            run / path,
+            tree | {name: tree.get(name, {}) | v if isinstance(v, dict) else v for name, v in values.items()},
+        )
+    return [run.name for run in found]
+
+
+def test_runs_of_which_it_is_not_known_whether_they_had_converged_are_named(tmp_path):
+    folder = sweep(tmp_path / "some")
+    (name,) = changed(folder, "tied-d4-mse-s1-*", "result.json", half_loss=None, slope=None, converged=None)
+    said = limits(page_of(folder))
+    assert f"Whether all fitted runs had converged: of 1 it is not known, without a twin's result ({name})." in said
+    assert "All runs" not in said
+    changed(folder, "tied-*", "result.json", half_loss=None, slope=None, converged=None)
+    write_run(folder, "tied", 16, 0)
+    assert "of 9 it is not known" in (said := limits(page_of(folder))) and "and 5 more)" in said
+
+
+def test_what_is_said_of_the_fitted_runs_is_not_said_of_all(tmp_path):
+    folder = sweep(tmp_path / "part")
+    for seed, depth in [(s, d) for s in (0, 1, 2) for d in (2, 4, 8)]:
+        write_run(folder, "blocks", depth, seed, 2.0, gain=0.5 if depth > 2 else None)
+    page = Parsed(report.make(folder, FitOptions(where="kind <> 'blocks'")).read_text())
+    assert "All 18 fitted runs had converged, and every regime has an interval. Of the other runs" in limits(page)
+    assert "in this folder 6 had not converged, 3 not known (no twin's result)." in limits(page)
+    assert "All runs" not in limits(page)
+
+
+def test_students_are_compared_with_the_depth_of_their_own_teachers(tmp_path):
+    folder = tmp_path / "depths"
+    for depth, students in ((8, (2, 4)), (64, (2, 4, 16))):
+        sweep(folder, kinds=(("tied", 3.0),), depths=students, teacher={"kind": "tied", "depth": depth})
+    assert "could copy" not in limits(page_of(folder))
+    for seed in (0, 1, 2):
+        write_run(folder, "tied", 16, seed, 3.0, teacher={"kind": "tied", "depth": 8})
+    assert "could copy it layer by layer (tied, depth 8)." in limits(page_of(folder))
+    # The depth that is set says nothing of somebody's own teacher.
+    changed(folder, "*", "config.json", teacher={"kind": "mine.py:teacher"})
+    assert "could copy" not in limits(page_of(folder))
+
+
+def test_a_loss_that_rises_and_one_above_its_floor_are_said_to(tmp_path):
+    page = page_of(sweep(tmp_path / "up", kinds=(("tied", -0.5), ("independent", 1.1))))
+    assert "Tied: loss rises as depth 0.50 , exponent" in page.text
+    assert f"Independent: loss falls as depth {MINUS}1.10 , exponent" in page.text
+    lifted = Parsed(report.make(sweep(tmp_path / "floor"), FitOptions(floor="free")).read_text())
+    assert f"Tied: loss above its floor falls as depth {MINUS}2.90 , exponent" in lifted.text
+    assert "above its floor" not in page.text
+
+
+def test_what_is_to_be_expected_is_said_of_published_teachers_and_by_the_scheme(tmp_path):
+    folder = sweep(tmp_path / "euler")
+    assert "For comparison: 1 for a rough teacher (a random walk), 3 for a smooth one" in page_of(folder).text
+    changed(folder, "tied*", "config.json", student={"scheme": "midpoint"})
+    mixed = page_of(folder).text
+    assert "2p + 1 is expected with a scheme of order p (euler 3, midpoint 5)" in mixed
+    assert "for a rough teacher" not in mixed
+    changed(folder, "*", "config.json", student={"scheme": "rk4"})
+    assert "of order p (rk4 9)" in page_of(folder).text
+    changed(folder, "tied*", "config.json", teacher={"kind": "mine.py:teacher"})
+    assert "For comparison" not in page_of(folder).text
+
+
 # --- sweeps of all kinds ------------------------------------------------------------------------------------
 
 
@@ -232,7 +293,7 @@ def test_a_sweep_without_a_finished_run_has_a_page(tmp_path):
 def test_without_twins_convergence_is_unknown(tmp_path):
     page = page_of(sweep(tmp_path / "blind", gain=None))
     assert "Convergence unknown (no half-budget twins)." in page.text
-    assert "For 18 runs it is not known: no twin." in page.text
+    assert "For 18 runs it is not known: no twin's result." in page.text
     assert "there are no twins at half the budget to tell (all regimes)" in page.text
 
 

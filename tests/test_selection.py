@@ -85,7 +85,9 @@ def test_conditions(condition):
         (FitOptions(by=("name",)), ["--by name: which of optimizer.name, schedule.name?"]),
         (FitOptions(by=("depth",)), ["--by student.depth: that is what loss is a power of"]),
         (FitOptions(best_over=("depth",)), ["--best-over student.depth: that is what loss is a power of"]),
-        (FitOptions(best_over=("seed",)), ["--best-over seed: it tells replicates apart"]),
+        (FitOptions(best_over=("seed",)), ["--best-over seed: allowed is a field of the student or of its training"]),
+        (FitOptions(best_over=("kind",)), ["--best-over teacher.kind: allowed is", "(teacher, target, data, "]),
+        (FitOptions(best_over=("lr", "temperature")), ["--best-over target.temperature: allowed is"]),
         (FitOptions(by=("lr",), best_over=("lr",)), ["--best-over optimizer.lr: it tells regimes (--by) apart"]),
         (FitOptions(best_over=("flops",)), ["--best-over flops: no such column"]),
     ],
@@ -108,6 +110,18 @@ def test_names_in_short():
         assert select(table(), FitOptions(x=short))[1].x == full
     _, options = select(table(), FitOptions(by=("kind", "temperature"), best_over=("lr",)))
     assert (options.by, options.best_over) == (("teacher.kind", "target.temperature"), ("optimizer.lr",))
+
+
+def test_the_size_is_the_sweeps_own_unless_given():
+    assert select(table(), FitOptions(), "student.hidden")[1].x == "student.hidden"
+    assert select(table(), FitOptions(x="depth"), "student.hidden")[1].x == "student.depth"
+    assert select(table(), FitOptions(x="depth"), None)[1].x == "student.depth"
+    with pytest.raises(ConfigError) as refused:
+        select(table(), FitOptions(), None)
+    there_are = "optimizer.lr, student.depth, target.temperature, flops"
+    assert str(refused.value) == f"--x: say which field loss is a power of; there are {there_are}"
+    with pytest.raises(ConfigError, match=r"--x map\.rank: no such column"):
+        select(table(), FitOptions(), "map.rank")
 
 
 def test_ranges():
@@ -144,5 +158,6 @@ def test_options_are_told_as_they_are_typed():
     options = FitOptions("flops", (4, None), "free", ("a", "b"), "kind = 'tied'", ("lr",))
     told = """--x flops --range 4: --floor free --by a,b --where "kind = 'tied'" --best-over lr"""
     assert options.words() == told
+    assert options.words("flops") == told.removeprefix("--x flops ")
     for condition in ("kind = 'tied'", "a != 'b'", "a < 3", "\"a.b\" = '$x'"):
         assert shlex.split(FitOptions(where=condition).words()) == ["--where", condition]

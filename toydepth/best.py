@@ -10,8 +10,9 @@ on the first half of the evaluation set; the loss on its second half is what is 
   largest of K normal draws (1.16 s for K = 5), and more replicates do not help: they make the interval narrow around
   a wrong value. Chosen for R replicates together it is a sqrt(R)-th of that, and with the same K and s at every x it
   changes c and not alpha. It is also how a rate is tuned in practice.
-* Only values that the most replicates have are candidates, or a mean would compare teachers instead of values: one
-  that diverged in a replicate is not the best where another did not.
+* Only values that the most replicates have are candidates: one that diverged in a replicate is not the best where
+  another did not. They are compared over the replicates that all of them have, or a mean would compare teachers
+  instead of values; each over its own only where they share none.
 
 The half-budget comparison is between a chosen run and its own twin, which took no part in the choice (and whose loss
 is over the whole evaluation set).
@@ -33,9 +34,10 @@ HALVES = ("loss_first", "loss_second")
 class Best:
     """What was chosen: `runs`, the table with the chosen runs alone, their loss that on the second half.
 
-    `choices` has a row per regime and x: those, the chosen values, `tried` (how many there were to choose from), and
-    `at_edge`, the fields chosen at the end of their grid. `along` are fields that have the values of others by
-    default (`optimizer.adam_lr` those of `optimizer.lr`) and so are chosen with them.
+    `choices` has a row per regime and x: those, the chosen values, `tried` (how many there were to choose from),
+    `unfit` (how many more could not be chosen: not done, or in fewer replicates), and `at_edge`, the fields chosen at
+    the end of their grid. `along` are fields that have the values of others by default (`optimizer.adam_lr` those of
+    `optimizer.lr`) and so are chosen with them.
     """
 
     variable: str
@@ -51,9 +53,11 @@ class Best:
     def describe(self, e: Exponent) -> Exponent:
         """The exponent with its regime's choices, and a word on them in its verdict."""
         told = [self.variable, *e.pooled, *self.over]
-        choices = members(self.choices, e).sort(told).select(*told, "tried", "at_edge").to_dicts()
+        choices = members(self.choices, e).sort(told).select(*told, "tried", "unfit", "at_edge").to_dicts()
         with_it = f" (and with it {', '.join(self.along)})" if self.along else ""
-        notes = [f"best found over {', '.join(self.over)}{with_it}", *self._edges(choices)]
+        tried, unfit = (sum(choice[name] for choice in choices) for name in ("tried", "unfit"))
+        left = f" ({unfit} of {tried + unfit} could not be chosen: not done in as many replicates)" if unfit else ""
+        notes = [f"best found over {', '.join(self.over)}{with_it}{left}", *self._edges(choices)]
         return replace(e, best=tuple(choices), verdict="; ".join([e.verdict, *notes]))
 
     def _edges(self, choices: Sequence[dict[str, Any]]) -> list[str]:
@@ -89,20 +93,30 @@ def choose(runs: pl.DataFrame, variable: str, over: Sequence[str], by: Sequence[
     fields = [*over, *along]
     part = roles(runs, variable, by, fields)
     alike = [n for n in dict.fromkeys([*part.regime, *varying(runs), variable]) if n not in fields]
-    tried = runs.group_by(alike).agg(pl.struct(over).n_unique().alias("tried"))
-    if tried["tried"].max() == 1:
+    values = runs.group_by(alike).agg(pl.struct(over).n_unique().alias("values"))
+    if values["values"].max() == 1:
         raise ValueError(f"nothing to choose: no two runs of one {variable} differ in that alone")
-    seeds = pl.struct(name for name in SEEDS if name in runs.columns)
-    score = done.filter(pl.col("loss_first") > 0).group_by(*alike, *over)
-    score = score.agg(seeds.n_unique().alias("replicates"), pl.col("loss_first").log().mean().alias("mean"))
-    order = score.sort("replicates", "mean", *over, descending=[True, *[False] * (1 + len(over))], nulls_last=True)
-    choices = order.group_by(alike, maintain_order=True).first().join(tried, on=alike, nulls_equal=True)
+    order = _scores(done, over, alike).sort("mean", *over, nulls_last=True)
+    choices = order.group_by(alike, maintain_order=True).first().join(values, on=alike, nulls_equal=True)
+    choices = choices.with_columns(unfit=(pl.col("values") - pl.col("tried")).cast(pl.Int64)).drop("values")
     choices = _with_edges(choices, runs, over, alike)
     chosen = runs.join(choices, on=[*alike, *over], how="semi", nulls_equal=True, maintain_order="left")
     # Where nothing could be chosen, all runs stay, so that they are counted as left out.
     rest = runs.join(choices, on=alike, how="anti", nulls_equal=True, maintain_order="left")
     chosen = chosen.with_columns(loss="loss_second", loss_sem=pl.col("loss_sem") * 2**0.5)  # over half as many inputs
     return Best(variable, tuple(over), tuple(along), pl.concat([chosen, rest]), choices)
+
+
+def _scores(done: pl.DataFrame, over: Sequence[str], alike: Sequence[str]) -> pl.DataFrame:
+    """A row per candidate: the mean log of its first halves, over the replicates that all candidates have."""
+    seeds = pl.struct(name for name in SEEDS if name in done.columns)
+    runs = done.filter(pl.col("loss_first") > 0).with_columns(value=pl.struct(over), replicate=seeds)
+    runs = runs.with_columns(replicates=pl.col("replicate").n_unique().over(*alike, "value"))
+    runs = runs.filter(pl.col("replicates") == pl.col("replicates").max().over(alike))
+    runs = runs.with_columns(tried=pl.col("value").n_unique().over(alike))
+    runs = runs.with_columns(shared=pl.col("value").n_unique().over(*alike, "replicate") == pl.col("tried"))
+    runs = runs.filter(pl.col("shared") | ~pl.col("shared").any().over(alike))
+    return runs.group_by(*alike, *over, "tried").agg(pl.col("loss_first").log().mean().alias("mean"))
 
 
 def _check_halves(done: pl.DataFrame) -> None:

@@ -124,12 +124,7 @@ def fit_options(parser: argparse.ArgumentParser) -> None:
     """Adds what every command that fits takes: a sweep's folder, the options of the fit, where to write."""
     add = parser.add_argument
     add("folder", type=Path, metavar="DIR", help="a sweep's folder: outputs/<sweep.name>")
-    add(
-        "--x",
-        default="student.depth",
-        metavar="FIELD",
-        help="the size: a numeric field, parameters or flops; default: student.depth",
-    )
+    add("--x", metavar="FIELD", help="the size: a numeric field, parameters or flops; default: the sweep's own")
     add("--range", metavar="LOW:HIGH", help="fit only runs with x in it, both ends included; one may be left out")
     add("--floor", choices=("none", "free"), default="none", help="fit c x^-alpha, or with a + floor")
     add("--by", metavar="FIELDS", help="a comma list of what tells regimes apart (default: every field that varies)")

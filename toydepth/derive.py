@@ -16,6 +16,7 @@ from rich.table import Table
 from . import best, exponents, store
 from .config import ConfigError
 from .exponents import Exponent
+from .regimes import DEPTH
 from .selection import FitOptions, select
 
 
@@ -29,6 +30,8 @@ class Derived:
     runs: pl.DataFrame  # the fitted ones; with `best_over` the chosen ones, their loss that on the second half
     fits: list[Exponent]  # one per regime; `verdict` says what is wrong where `alpha` is None
     caption: str  # the sweep's command and commits, and the fit's options
+    size: str | None = DEPTH  # the sweep's own, which needs no --x
+    redrawn: bool = True  # whether the figures were drawn, as a page that shows them then must be
 
 
 def derive(folder: Path, options: FitOptions | None = None, out: Path | None = None, figure: bool = True) -> Derived:
@@ -38,7 +41,7 @@ def derive(folder: Path, options: FitOptions | None = None, out: Path | None = N
         folder: a sweep's folder, `outputs/<sweep.name>`.
         options: which of its runs are fitted and how; the defaults unless given.
         out: where to write; the sweep's folder unless given.
-        figure: draw the figures even if there are some.
+        figure: draw the figures even if there are some, of the same options.
 
     Raises:
         ConfigError: there is no such folder, it has no finished run, or the options do not go with its runs.
@@ -48,7 +51,8 @@ def derive(folder: Path, options: FitOptions | None = None, out: Path | None = N
     table = store.collect(folder)
     if table.is_empty():
         raise ConfigError(f"{folder}: no runs in it (a sweep's folder has them in runs/)")
-    runs, options = select(table, options or FitOptions())
+    size = store.read_json(folder / "sweep.json").get("size", DEPTH)  # which older folders do not have
+    runs, options = select(table, options or FitOptions(), size)
     if exponents.usable(runs).is_empty():
         counts = ", ".join(f"{n} {status}" for status, n in runs["status"].value_counts(sort=True).iter_rows())
         few = f"of the {runs.height} selected runs" if runs.height < table.height else "of its runs"
@@ -63,21 +67,23 @@ def derive(folder: Path, options: FitOptions | None = None, out: Path | None = N
         table.write_parquet(path)
     with _whole(out / "exponents.csv") as path:
         exponents.to_frame(fits).write_csv(path)
-    with _whole(out / "exponents.json") as path:
-        record = {"fit": asdict(options), "exponents": exponents.to_dicts(fits)}
-        path.write_text(json.dumps(record, indent=1) + "\n")
-    fit_words = f"   (fit {options.words()})" if options.words() else ""
-    derived = Derived(folder, out, options, runs, fits, store.provenance(folder) + fit_words)
-    if figure or not (out / "alpha.png").exists():
-        from . import figures  # last, since matplotlib takes its time
+    caption = store.provenance(folder) + (f"   (fit {words})" if (words := options.words(size)) else "")
+    record = json.loads(json.dumps({"fit": asdict(options), "exponents": exponents.to_dicts(fits)}))
+    redrawn = figure or not (out / "alpha.png").exists()
+    redrawn = redrawn or store.read_json(out / "exponents.json").get("fit") != record["fit"]
+    if redrawn:
+        from . import figures  # only here, since matplotlib takes its time
 
-        figures.draw(fits, runs, store.histories(folder), out, derived.caption)
-    return derived
+        figures.draw(fits, runs, store.histories(folder), out, caption)
+    # Last, since it says which options the figures are of.
+    store.write_json(out / "exponents.json", record)
+    return Derived(folder, out, options, runs, fits, caption, size, redrawn)
 
 
 def _fit(runs: pl.DataFrame, options: FitOptions) -> tuple[pl.DataFrame, list[Exponent]]:
     """The runs that were fitted (all of those given, but for `best_over`) and their exponents."""
     x, over, chosen = options.x, options.best_over, None
+    assert x is not None  # all names are in full
     if over:
         try:
             chosen = best.choose(runs, x, over, options.by)
@@ -112,7 +118,8 @@ def _telling(fits: Sequence[Exponent]) -> list[str]:
     """The fewest of the regimes' fields, in order, that tell them apart; the first one where there is one regime."""
     names: list[str] = []
     told = 1
-    for name in dict.fromkeys(name for fit in fits for name in fit.regime):
+    fields = dict.fromkeys(name for fit in fits for name in fit.regime)
+    for name in sorted(fields, key="runtime.source".__eq__):  # last, since a hash says least
         apart = len({tuple(fit.regime.get(n) for n in (*names, name)) for fit in fits})
         if apart > told or not names:
             names, told = ([name] if told == 1 else [*names, name]), apart

@@ -28,7 +28,7 @@ import polars as pl
 from jaxtyping import Float
 
 from .powerlaw import FORMS, Floor, PowerLaw, local_slopes, power_laws, student_interval
-from .regimes import SEEDS, Roles, roles, with_size
+from .regimes import DEPTH, SEEDS, Roles, change, roles, with_size
 
 CONVERGED_ABOVE = -0.1
 CLIMBING_ABOVE = 0.05  # what alpha must gain from the second half of the budget to be called climbing
@@ -99,7 +99,7 @@ def budget_slope(loss: float, half_loss: float) -> float:
 
 def fit(
     runs: pl.DataFrame,
-    variable: str = "student.depth",
+    variable: str = DEPTH,
     floor: Floor = "none",
     by: Sequence[str] | None = None,
     tuned: Sequence[str] = (),
@@ -151,6 +151,18 @@ def members(runs: pl.DataFrame, exponent: Exponent) -> pl.DataFrame:
 def usable(runs: pl.DataFrame) -> pl.DataFrame:
     """The runs that a fit can use: done, with a finite loss above 0."""
     return runs.filter(_with_usable(runs)["usable"])
+
+
+def fitted(runs: pl.DataFrame, exponent: Exponent) -> pl.DataFrame:
+    """The runs that an exponent rests on, those of its replicates; -1 stands for a seed that they do not have."""
+    rows = usable(members(runs, exponent)).with_columns(_seeds(runs))
+    seeds = pl.DataFrame(exponent.seeds, schema=dict.fromkeys(SEEDS, pl.Int64), orient="row")
+    return rows.join(seeds, on=SEEDS, how="semi", maintain_order="left")
+
+
+def points_needed(fullest: int, floor: Floor) -> int:
+    """How many distinct x give a replicate an alpha, of its losses or of its twins', where the fullest has so many."""
+    return max(FORMS[floor], ceil(fullest / 2))
 
 
 def to_frame(exponents: Iterable[Exponent]) -> pl.DataFrame:
@@ -208,7 +220,7 @@ class _Table:
 
         loss, half = table("loss"), table("half_loss")
         fullest = int((count > 0).sum(1).max(initial=0))
-        needed = max(FORMS[floor], ceil(fullest / 2))
+        needed = points_needed(fullest, floor)
         kept = (count > 0).sum(1) >= needed
         twinned = kept & (np.isfinite(half).sum(1) >= needed)
         twins = np.stack([np.where(np.isfinite(half), loss, np.nan), half], axis=1)[twinned]
@@ -298,14 +310,14 @@ def _verdict(e: Exponent, t: _Table) -> str:
 
 def _notes(e: Exponent, t: _Table) -> list[str]:
     """What a reader of the verdict must know besides."""
-    teachers = len({pair[-1] for pair in e.seeds})
+    teachers = len({run if teacher < 0 else teacher for run, teacher in e.seeds})
     lowest = student_interval(e.floors)[0]
     uneven = len(e.seeds) > 1 and not np.isfinite(t.loss).all()
     notes = {
         f"a poor fit (R2 {e.r2 or 0:.2f})": e.r2 is not None and e.r2 < 0.9,
         "floor not told from 0": bool(e.floors) and (lowest or min(e.floors)) <= 0,
         f"not independent: {len(e.seeds)} replicates share {teachers} teacher seed(s)": teachers < len(e.seeds),
-        f"{', '.join(e.along)} changes with {e.variable}": bool(e.along),
+        f"{', '.join(e.along)} {change(e.along)} with {e.variable}": bool(e.along),
         f"pooled over {', '.join(e.pooled)}": bool(e.pooled),
         "left out: " + ", ".join(f"{n} {reason}" for reason, n in e.left_out.items()): bool(e.left_out),
         f"replicates differ in their values of {e.variable}": uneven,
@@ -315,10 +327,15 @@ def _notes(e: Exponent, t: _Table) -> list[str]:
 
 def _with_usable(runs: pl.DataFrame) -> pl.DataFrame:
     """The table with nan for missing numbers, -1 for a missing seed, and a column `usable`."""
-    seeds = [pl.col(n).fill_null(-1) if n in runs.columns else pl.lit(-1).alias(n) for n in SEEDS]
     numbers = pl.col("loss", "half_loss", "converged").cast(pl.Float64).fill_null(float("nan"))
     ok = (pl.col("status") == "done") & pl.col("loss").is_finite() & (pl.col("loss") > 0)
-    return runs.with_columns(*seeds, numbers).with_columns(ok.alias("usable"))
+    return runs.with_columns(*_seeds(runs), numbers).with_columns(ok.alias("usable"))
+
+
+def _seeds(runs: pl.DataFrame) -> list[pl.Expr]:
+    """The seeds, -1 where there is none."""
+    found = [pl.col(name).fill_null(-1) if name in runs.columns else pl.lit(-1).alias(name) for name in SEEDS]
+    return [seed.cast(pl.Int64) for seed in found]
 
 
 def _mean(values: Sequence[float]) -> float | None:

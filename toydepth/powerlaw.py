@@ -85,6 +85,15 @@ def student_interval(values: Sequence[float], level: float = 0.95) -> tuple[floa
     return float(np.mean(values) - width), float(np.mean(values) + width)
 
 
+def welch_interval(low: Sequence[float], high: Sequence[float], level: float = 0.95) -> tuple[float, float]:
+    """Welch's interval for the difference of the means of two samples, of two values or more each: high - low."""
+    parts = [np.var(values, ddof=1) / len(values) for values in (low, high)]
+    freedom = sum(parts) ** 2 / max(sum(p**2 / (len(v) - 1) for p, v in zip(parts, (low, high), strict=True)), 1e-300)
+    width = stdtrit(max(freedom, 1.0), (1 + level) / 2) * sqrt(sum(parts))
+    difference = np.mean(high) - np.mean(low)
+    return float(difference - width), float(difference + width)
+
+
 def _slope(
     log_z: Float[np.ndarray, " points"], y: Float[np.ndarray, "curves points"]
 ) -> tuple[Float[np.ndarray, " curves"], Float[np.ndarray, " curves"]]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
+DEPTH = "student.depth"
 COUNTS = ("parameters", "flops")  # sizes that follow from the config, besides those that stand in it
 SEEDS = ("seed", "teacher.seed")
 ALWAYS_SHOWN = ("teacher.kind", "target.loss")
@@ -51,6 +52,11 @@ def with_size(runs: pl.DataFrame, variable: str) -> pl.DataFrame:
     """The runs that have an x; also those not done where x is known only afterwards, for they are counted."""
     known = pl.col(variable).is_not_null()
     return runs.filter(known | (pl.col("status") != "done") if variable in COUNTS else known)
+
+
+def change(fields: Sequence[str]) -> str:
+    """The verb for one field or for several."""
+    return "changes" if len(fields) == 1 else "change"
 
 
 def _movers(runs: pl.DataFrame, count: str, apart: list[str], free: list[str]) -> list[str]:

@@ -16,9 +16,11 @@ from jinja2 import Environment, StrictUndefined
 from . import figures, store
 from .config import ConfigError
 from .derive import Derived, derive
-from .exponents import CONVERGED_ABOVE, Exponent, usable
-from .figures.look import DEPTH, last, size_name, words
-from .regimes import SEEDS, varying
+from .exponents import CONVERGED_ABOVE, Exponent, fitted, usable
+from .figures.style import last, of_published_teachers, schemes, size_name, words
+from .powerlaw import welch_interval
+from .regimes import DEPTH, SEEDS, varying
+from .schemes import ORDERS
 from .selection import FitOptions
 
 PAGE = "report.html"
@@ -48,17 +50,17 @@ def write(derived: Derived) -> Path:
     Returns:
         The page's path, in `derived.out`.
     """
-    fits, every = derived.fits, store.collect(derived.folder)
+    every = store.collect(derived.folder)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"text": _text, "alpha": _alpha}
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         name=derived.folder.resolve().name,
         version=version("toydepth"),
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        options=derived.options.words(),
+        options=derived.options.words(derived.size),
         fitted=derived.runs.height,
         looks={"light": figures.LIGHT, "dark": figures.DARK},
-        **_found(fits, every),
+        **_found(derived, every),
         pictures=_pictures(derived),
         **_settings(derived.folder, every),
         **_runs(every),
@@ -76,12 +78,14 @@ def write(derived: Derived) -> Path:
 # --- what was found -----------------------------------------------------------------------------------------
 
 
-def _found(fits: Sequence[Exponent], runs: pl.DataFrame) -> dict[str, Any]:
+def _found(derived: Derived, every: pl.DataFrame) -> dict[str, Any]:
+    fits = derived.fits
     known = [e for e in fits if e.alpha is not None]
+    limits = _limits(derived, every)
     return {
         "size": size_name(fits),
         "is_depth": not fits or fits[0].variable == DEPTH,
-        "counts": dict(Counter(runs["status"]).most_common()),
+        "counts": dict(Counter(every["status"]).most_common()),
         "regimes": [
             {
                 "fit": e,
@@ -98,21 +102,46 @@ def _found(fits: Sequence[Exponent], runs: pl.DataFrame) -> dict[str, Any]:
             for e in (sorted(known, key=lambda e: e.alpha or 0.0)[:: max(1, len(known) - 1)] if known else [])
         ],
         "most_findings": MOST_FINDINGS,
-        "apart": _apart(known),
-        "limits": _limits(fits, runs),
+        "difference": _difference(known),
+        "expected": _expected(known, derived.runs),
+        "limits": limits,
+        "sound": "" if limits else _sound(derived, every),
     }
 
 
-def _apart(known: Sequence[Exponent]) -> bool | None:
-    """Whether the intervals of two regimes are apart; None for another number of regimes, or without intervals."""
-    if len(known) != 2 or any(e.ci_low is None or e.ci_high is None for e in known):
+def _difference(known: Sequence[Exponent]) -> tuple[float, float, float] | None:
+    """By how much the exponents of two regimes differ, and its interval; None for other numbers of regimes."""
+    if len(known) != 2 or any(len(e.alphas) < 2 for e in known):
         return None
     low, high = sorted(known, key=lambda e: e.alpha or 0.0)
-    return (high.ci_low or 0.0) > (low.ci_high or 0.0)
+    return ((high.alpha or 0.0) - (low.alpha or 0.0), *welch_interval(low.alphas, high.alphas))
 
 
-def _limits(fits: Sequence[Exponent], runs: pl.DataFrame) -> list[str]:
+def _expected(known: Sequence[Exponent], runs: pl.DataFrame) -> dict[str, int] | None:
+    """The schemes of the students and their orders, where anything is known of what to expect: else None."""
+    if not known or not of_published_teachers(known, runs):
+        return None
+    found = schemes(known, runs) or {"euler"}
+    return {scheme: order for scheme, order in ORDERS.items() if scheme in found}
+
+
+def _sound(derived: Derived, every: pl.DataFrame) -> str:
+    """What holds where there are no limits to tell of: all fitted runs had converged, all runs are done."""
+    if (every["converged"].eq_missing(True)).all():
+        return "All runs are done and had converged, and every regime has an interval."
+    known = pl.concat([fitted(derived.runs, e) for e in derived.fits])
+    rest = Counter(every.join(known, on="id", how="anti")["converged"])
+    ends = {True: "had converged", False: "had not converged", None: "not known (no twin's result)"}
+    counts = ", ".join(f"{rest[end]} {said}" for end, said in ends.items() if rest[end])
+    return (
+        f"All {known.height} fitted runs had converged, and every regime has an interval. "
+        f"Of the other runs in this folder {counts}."
+    )
+
+
+def _limits(derived: Derived, every: pl.DataFrame) -> list[str]:
     """What the numbers cannot carry, in sentences."""
+    fits = derived.fits
     known = [e for e in fits if e.alpha is not None]
     size = size_name(fits)
 
@@ -124,19 +153,23 @@ def _limits(fits: Sequence[Exponent], runs: pl.DataFrame) -> list[str]:
     moving = [e for e in known if e.verdict.startswith("still")]
     loose = [e for e in known if e.converged is not None and e.converged < 1 and e not in moving]
     blind = [e for e in known if e.converged is None]
+    told = [fitted(derived.runs, e) for e in known if e.converged is not None]
+    unknown = [run for rows in told for run in rows.filter(pl.col("converged").is_null())["id"]]
+    few = ", ".join(unknown[:4]) + (f" and {len(unknown) - 4} more" if len(unknown) > 4 else "")
     single = [e for e in known if e.ci_low is None]
     narrow = [e for e in known if (e.x_max or 0.0) < NARROW * (e.x_min or 1.0)]
     bent = [e for e in known if max(m := [s.mean for s in e.local_slopes], default=0) - min(m, default=0) > UNEVEN]
     poor = [e for e in known if e.r2 is not None and e.r2 < POOR]
     without = [e for e in fits if e.alpha is None]
-    counts = {status: n for status, n in Counter(runs["status"]).most_common() if status != "done"}
-    teachers = runs["teacher.depth"].drop_nulls().to_list() if "teacher.depth" in runs.columns else []
-    copies = [e for e in known if e.variable == DEPTH and teachers and (e.x_max or 0.0) >= min(teachers)]
+    counts = {status: n for status, n in Counter(every["status"]).most_common() if status != "done"}
+    copies = [e for e in known if e.variable == DEPTH and _copy(fitted(derived.runs, e))]
     said = {
         "No run has finished yet." if not fits else "There is no exponent to report.": not known,
         f"Where the exponents end: they still move with the budget ({of(*moving)}), so they are bounds.": moving,
         f"Convergence of every run: some were still improving with the budget ({of(*loose)}).": loose,
         f"Whether training had converged: there are no twins at half the budget to tell ({of(*blind)}).": blind,
+        f"Whether all fitted runs had converged: of {len(unknown)} it is not known, "
+        f"without a twin's result ({few}).": unknown,
         f"How far chance reaches: one replicate gives no interval ({of(*single)}).": single,
         f"A wide range: {size} spans less than a factor of {NARROW:g} ({of(*narrow)}).": narrow,
         f"One power law over the whole range: local slopes differ by more than {UNEVEN} ({of(*bent)}).": bent,
@@ -147,6 +180,14 @@ def _limits(fits: Sequence[Exponent], runs: pl.DataFrame) -> list[str]:
         "The runs that are not done: " + ", ".join(f"{n} {status}" for status, n in counts.items()) + ".": counts,
     }
     return [sentence for sentence, holds in said.items() if holds]
+
+
+def _copy(runs: pl.DataFrame) -> bool:
+    """Whether a run's student is as deep as its published teacher."""
+    if not {"teacher.depth", "teacher.kind"} <= set(runs.columns):
+        return False
+    published = ~pl.col("teacher.kind").str.contains(":", literal=True)
+    return runs.filter(published & (pl.col(DEPTH) >= pl.col("teacher.depth"))).height > 0
 
 
 def _label(e: Exponent, fits: Sequence[Exponent]) -> str:

@@ -8,11 +8,13 @@ cut into l steps falls as l^-p (arXiv 2602.05970, app. C.3, for the midpoint).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from jaxtyping import Array, Float
+if TYPE_CHECKING:  # figures, which import no JAX, need the orders
+    from jaxtyping import Array, Float
 
-State = Float[Array, " width"]
-Blocks = Sequence[Callable[[State], State]]
+    State = Float[Array, " width"]
+    Blocks = Sequence[Callable[[State], State]]
 
 
 def euler(blocks: Blocks, h: State) -> State:

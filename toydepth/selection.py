@@ -11,9 +11,17 @@ import polars as pl
 
 from .config import ConfigError
 from .powerlaw import Floor
-from .regimes import COUNTS, SEEDS, with_size
+from .regimes import COUNTS, DEPTH, SEEDS, with_size
 
 Range = tuple[float | None, float | None]
+
+GIVEN = (
+    "teacher.",
+    "target.",
+    "data.",
+    "problem",
+    "seed",
+)  # what a student is to learn; losses of others do not compare
 
 # Quoted text, words with dots in them, numbers: what a condition is made of, besides signs.
 _TOKEN = re.compile(r"""'[^']*'|"[^"]*"|(?P<word>[A-Za-z_]\w*(?:\.\w+)*)(?P<call>\s*\()?|\d[\w.]*""")
@@ -26,17 +34,17 @@ class FitOptions:
     A field may go by the last part of its name, where no other field has that; of several, the student's is meant.
     """
 
-    x: str = "student.depth"  # a numeric field, parameters or flops
+    x: str | None = None  # a numeric field, parameters or flops; None: the sweep's own size
     range: Range = (None, None)  # of x, both ends included
     floor: Floor = "none"
     by: tuple[str, ...] | None = None  # the fields that tell regimes apart; None: all that vary
     where: str | None = None  # a condition on the columns of the table of runs, in SQL
     best_over: tuple[str, ...] = ()  # the fields whose best values are chosen at each x
 
-    def words(self) -> str:
-        """The options as they are typed; empty for the defaults."""
+    def words(self, size: str | None = None) -> str:
+        """The options as they are typed, `size` being the sweep's own; empty for the defaults."""
         values = {
-            "--x": self.x if self.x != FitOptions.x else None,
+            "--x": self.x if self.x != size else None,
             "--range": None if self.range == (None, None) else _range_text(self.range),
             "--floor": self.floor if self.floor != "none" else None,
             "--by": None if self.by is None else ",".join(self.by),
@@ -66,14 +74,24 @@ def parse_names(text: str, option: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def select(runs: pl.DataFrame, options: FitOptions) -> tuple[pl.DataFrame, FitOptions]:
+def select(runs: pl.DataFrame, options: FitOptions, size: str | None = DEPTH) -> tuple[pl.DataFrame, FitOptions]:
     """The runs to be fitted, and the options with all names in full.
+
+    Args:
+        runs: one row per run, as in `runs.parquet`.
+        options: the choices of the fit.
+        size: the sweep's own size, which is `x` unless that is given; None where it has none.
 
     Raises:
         ConfigError: a name, a condition or a combination of options is wrong, or no run is left.
     """
     fields = [name for name in runs.columns if "." in name or name in ("problem", "seed")]
-    x = column(options.x, [*fields, *(name for name in COUNTS if name in runs.columns)], "--x")
+    sizes = [*fields, *(name for name in COUNTS if name in runs.columns)]
+    named = options.x or size
+    if named is None:
+        numbers = [n for n in sizes if n not in SEEDS and runs[n].dtype.is_numeric() and runs[n].n_unique() > 1]
+        raise ConfigError(f"--x: say which field loss is a power of; there are {_some('', numbers)}")
+    x = column(named, sizes, "--x")
     by = None if options.by is None else tuple(column(name, fields, "--by") for name in options.by)
     over = tuple(column(name, fields, "--best-over") for name in options.best_over)
     if not runs[x].dtype.is_numeric():
@@ -82,9 +100,11 @@ def select(runs: pl.DataFrame, options: FitOptions) -> tuple[pl.DataFrame, FitOp
         if x in names:
             raise ConfigError(f"{option} {x}: that is what loss is a power of (--x)")
     for name in over:
-        if name in SEEDS or name in (by or ()):
-            apart = "regimes (--by)" if name in (by or ()) else "replicates"
-            raise ConfigError(f"--best-over {name}: it tells {apart} apart, so there is no choice to make")
+        if name in (by or ()):
+            raise ConfigError(f"--best-over {name}: it tells regimes (--by) apart, so there is no choice to make")
+        if name.startswith(GIVEN):
+            allowed = "a field of the student or of its training, not of what it is to learn"
+            raise ConfigError(f"--best-over {name}: allowed is {allowed} ({', '.join(n.rstrip('.') for n in GIVEN)})")
     selected = runs if options.where is None else _where(runs, options.where)
     selected = with_size(selected, x)
     if selected.is_empty():

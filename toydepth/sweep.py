@@ -14,7 +14,6 @@ from . import derive, store
 from .config import ConfigError, RunConfig, own_code, resolve, run_id
 from .devices import setup
 from .problems import problem_of
-from .selection import FitOptions
 
 log = logging.getLogger(__name__)
 
@@ -118,10 +117,10 @@ def _report(summary: Summary, runs: Sequence[_Run], trained: bool) -> None:
     derived = None
     if size and not config.runtime.debug and summary.counts["done"] and (named or len(runs) > 1):
         try:
-            derived = derive.derive(summary.folder, FitOptions(x=size), figure=trained)
+            derived = derive.derive(summary.folder, figure=trained)
             from . import report  # and with it matplotlib
 
-            if trained or not (summary.folder / report.PAGE).exists():
+            if derived.redrawn or not (summary.folder / report.PAGE).exists():
                 report.write(derived)
         except ConfigError as error:
             log.warning("no exponent: %s", error)

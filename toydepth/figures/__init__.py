@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 from ..exponents import Exponent
 from . import losses, trends
-from .look import DARK, LIGHT, Look, Panel, last, legend_below, marker, outline, words
+from .style import DARK, LIGHT, Look, Panel, last, legend_below, marker, outline, words
 
 __all__ = ["DARK", "LIGHT", "Look", "Panel", "alpha_figure", "draw", "outline", "panels", "svg", "words"]
 
@@ -110,7 +110,7 @@ def alpha_figure(
 
 
 def _trends(exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]) -> list[Panel]:
-    return [*trends.field_panels(exponents), *trends.step_panels(exponents, runs, histories)]
+    return [*trends.field_panels(exponents, runs), *trends.step_panels(exponents, runs, histories)]
 
 
 def _panel_figure(panel: Panel, path: Path, caption: str) -> None:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from ..exponents import Exponent, members, usable
-from .look import DEPTH, LEVELS, Look, Panel, draw_levels, limit_to, log_x, marker, say_if_empty, size_name
+from .style import Look, Panel, draw_levels, levels_of, limit_to, log_x, marker, say_if_empty, size_name, text
 
 
 def panels(exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]) -> list[Panel]:
@@ -30,7 +30,7 @@ def panels(exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping
             "Local slopes",
             f"The exponent between neighbouring values of {name}, at their geometric midpoints: level where one power "
             "law holds. Means over replicates, with bars of one standard deviation.",
-            partial(_local_slopes, exponents=exponents),
+            partial(_local_slopes, exponents=exponents, levels=levels_of(exponents, runs)),
         ),
         Panel(
             "curves",
@@ -43,6 +43,7 @@ def panels(exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping
 
 
 MANY = 3  # regimes; with more, all their curves would be a thicket
+BUDGETS = ("flops", "train.steps")  # of which a twin has half as many
 
 
 def _losses(ax: Axes, look: Look, exponents: Sequence[Exponent], runs: pl.DataFrame) -> None:
@@ -54,6 +55,7 @@ def _losses(ax: Axes, look: Look, exponents: Sequence[Exponent], runs: pl.DataFr
         ax.plot(rows[e.variable], rows["loss"], mark, color=colour, markersize=3, alpha=0.3, markeredgewidth=0)
         x, mean, factor = _by_x(rows, e.variable, "loss")
         twin_x, twin, _ = _by_x(rows, e.variable, "half_loss")
+        twin_x = twin_x / 2 if e.variable in BUDGETS else twin_x
         ax.plot(twin_x, twin, mark, color=colour, markersize=5.5, alpha=0.45, markerfacecolor="none")
         ax.errorbar(x, mean, [mean - mean / factor, mean * factor - mean], fmt=mark, color=colour, markersize=5)
         if e.law is not None and e.x_min is not None and e.x_max is not None:
@@ -71,7 +73,7 @@ def _losses(ax: Axes, look: Look, exponents: Sequence[Exponent], runs: pl.DataFr
     say_if_empty(ax, look, "no run is done")
 
 
-def _local_slopes(ax: Axes, look: Look, exponents: Sequence[Exponent]) -> None:
+def _local_slopes(ax: Axes, look: Look, exponents: Sequence[Exponent], levels: Mapping[float, str]) -> None:
     name, means = size_name(exponents), [s.mean for e in exponents for s in e.local_slopes]
     for i, e in enumerate(exponents):
         # Side by side, or the bars of regimes that share their depths would hide one another.
@@ -88,9 +90,9 @@ def _local_slopes(ax: Axes, look: Look, exponents: Sequence[Exponent]) -> None:
         )
     log_x(ax, sorted({round(s.x, 1) for e in exponents for s in e.local_slopes}))
     ax.set(xlabel=f"{name} (geometric midpoints)", ylabel=f"$-$ d log loss / d log {name}")
-    if means and exponents[0].variable == DEPTH:
-        draw_levels(ax, look, LEVELS)
-        limit_to(ax, means, list(LEVELS))
+    if means and levels:
+        draw_levels(ax, look, levels)
+        limit_to(ax, means, list(levels))
     say_if_empty(ax, look, "fewer than two values to compare")
 
 
@@ -111,7 +113,7 @@ def _curves(
     log_x(ax, [])
     ax.set(xlabel="step", ylabel="evaluation loss", yscale="log")
     chosen = sorted(shades) if len(shades) <= 6 else [min(shades), max(shades)]
-    handles = [Line2D([], [], color=look.mix(look.ink, shades[x]), label=f"{name} {x:g}") for x in chosen]
+    handles = [Line2D([], [], color=look.mix(look.ink, shades[x]), label=f"{name} {text(x)}") for x in chosen]
     if handles:
         low, high = ax.get_ylim()
         ax.set_ylim(low * (low / high) ** (0.09 * -(-len(handles) // 2)), high)  # room for the legend

@@ -11,25 +11,25 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
-from ..exponents import Exponent, members, usable
+from ..exponents import Exponent, fitted, points_needed
 from ..powerlaw import student_interval
-from ..regimes import ALWAYS_SHOWN, SEEDS
-from .look import (
-    DEPTH,
-    LEVELS,
+from ..regimes import ALWAYS_SHOWN, SEEDS, change
+from ..schemes import ORDERS
+from .style import (
+    SCHEME,
     Look,
     Panel,
     draw_levels,
     last,
+    levels_of,
     limit_to,
     log_x,
     marker,
+    of_published_teachers,
     size_name,
     words,
 )
 
-SCHEME = "student.scheme"
-ORDERS = {"euler": 1, "midpoint": 2, "rk4": 4}  # of the schemes: loss ~ depth^-(2 order + 1) for a smooth teacher
 LOG_ABOVE = 8  # what a field's values must span for a log axis
 MOST_COURSES, MOST_BANDS = 8, 4  # regimes shown against the step, and with bands around their lines
 
@@ -39,7 +39,7 @@ Point = tuple[float, float, float | None, float | None]  # x, alpha, its interva
 # --- against a field ----------------------------------------------------------------------------------------
 
 
-def field_panels(exponents: Sequence[Exponent]) -> list[Panel]:
+def field_panels(exponents: Sequence[Exponent], runs: pl.DataFrame) -> list[Panel]:
     """A panel for each field that takes three values or more among the regimes, or that is the student's scheme."""
     known = [e for e in exponents if e.alpha is not None]
     fields = swept_fields(known)
@@ -48,16 +48,17 @@ def field_panels(exponents: Sequence[Exponent]) -> list[Panel]:
     for name in fields:
         stem = last(name) if short.count(last(name)) == 1 else name.replace(".", "_")
         with_it = _followers(name, known)
+        rule = name == SCHEME and of_published_teachers(known, runs)
         caption = (
             f"The exponent against {name}"
-            + (f" (with it changes {', '.join(with_it)})" if with_it else "")
+            + (f" (with it {change(with_it)} {', '.join(with_it)})" if with_it else "")
             + ", with 95 % intervals over replicates. Filled: all runs had converged; open: not all, or not known."
-            + (" Dashed: 2p + 1, expected of a smooth teacher and a scheme of order p." if name == SCHEME else "")
+            + (" Dashed: 2p + 1, expected of a smooth teacher and a scheme of order p." if rule else "")
         )
         lines = _lines(name, known)
         regimes = [{n: v for n, v in line[0].regime.items() if n not in (name, *with_it)} for line in lines]
         entries = [(i, words(regime, regimes)) for i, regime in enumerate(regimes)] if len(lines) > 1 else []
-        draw = partial(_against_field, name=name, lines=lines)
+        draw = partial(_against_field, name=name, lines=lines, levels=levels_of(known, runs), rule=rule)
         panels.append(Panel(f"alpha_vs_{stem}", f"Exponent against {last(name)}", caption, draw, entries))
     return panels
 
@@ -104,7 +105,9 @@ def _lines(name: str, exponents: Sequence[Exponent]) -> list[list[Exponent]]:
     return list(lines.values())
 
 
-def _against_field(ax: Axes, look: Look, name: str, lines: Sequence[Sequence[Exponent]]) -> None:
+def _against_field(
+    ax: Axes, look: Look, name: str, lines: Sequence[Sequence[Exponent]], levels: Mapping[float, str], rule: bool
+) -> None:
     shown = [e for line in lines for e in line]
     xs = sorted({_place(name, e) for e in shown})
     log = name != SCHEME and xs[0] > 0 and xs[-1] > LOG_ABOVE * xs[0]
@@ -118,11 +121,10 @@ def _against_field(ax: Axes, look: Look, name: str, lines: Sequence[Sequence[Exp
             points.append((x, e.alpha or 0.0, e.ci_low, e.ci_high))
             _draw_point(ax, look, i, points[-1], filled=e.converged == 1)
         ax.plot([p[0] for p in points], [p[1] for p in points], color=look.colour(i), linewidth=1.2)
-    levels = dict(LEVELS) if shown[0].variable == DEPTH else {}
     values = [e.alpha or 0.0 for e in shown]
     if name == SCHEME:
-        levels.pop(3.0, None)
-        values += _scheme_axis(ax, look, xs)
+        _name_schemes(ax, xs)
+        values += _draw_rule(ax, look, xs) if rule else []
     elif log:
         log_x(ax, xs)
     elif len(xs) <= 8 and min(np.diff(xs)) > 0.09 * (xs[-1] - xs[0]):
@@ -132,15 +134,19 @@ def _against_field(ax: Axes, look: Look, name: str, lines: Sequence[Sequence[Exp
     ax.set(xlabel=last(name), ylabel=f"exponent of loss in {size_name(shown)}")
 
 
-def _scheme_axis(ax: Axes, look: Look, orders: Sequence[float]) -> list[float]:
-    """Names the schemes at their orders, draws what is expected of a smooth teacher, and returns it."""
+def _name_schemes(ax: Axes, orders: Sequence[float]) -> None:
+    """Names the schemes at their orders."""
+    names = {p: scheme for scheme, p in ORDERS.items()}
+    ax.xaxis.set_major_locator(FixedLocator(orders))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda p, _: f"{names.get(int(p), '')}\np = {p:g}"))
+
+
+def _draw_rule(ax: Axes, look: Look, orders: Sequence[float]) -> list[float]:
+    """Draws what is expected of a smooth teacher and schemes of these orders, and returns it."""
     expected = [2 * p + 1 for p in orders]
     ax.plot(orders, expected, color=look.grey, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     at = (orders[-1], expected[-1]), (-16, 0), "data", "offset points"
     ax.annotate("2p + 1", *at, ha="right", va="center", color=look.grey)
-    names = {p: scheme for scheme, p in ORDERS.items()}
-    ax.xaxis.set_major_locator(FixedLocator(orders))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda p, _: f"{names.get(int(p), '')}\np = {p:g}"))
     return expected
 
 
@@ -166,16 +172,27 @@ def step_panels(
         return []
     bands = " with 95 % intervals" if len(courses) <= MOST_BANDS else ""
     caption = (
-        f"Thin lines{bands}: fits to the losses at one step, mid-run and so under a rate that has not decayed yet; "
-        "they fall short of what a run of that many steps would reach. Points, with 95 % intervals over replicates: "
-        "after complete decays of their own, of half the budget (open) and of all of it (filled)."
+        f"Thin lines{bands}: fits to the losses at one step, {_mid_run([e for _, e, *_ in courses], runs)}. Points, "
+        "with 95 % intervals over replicates: runs of half the budget (open) and of all of it (filled)."
         + (" All without a floor." if any(e.floor is not None for e in exponents) else "")
         + (f" {len(courses)} of {len(exponents)} regimes." if len(courses) < len(exponents) else "")
     )
-    draw = partial(_against_step, courses=courses, exponents=exponents)
+    draw = partial(_against_step, courses=courses, exponents=exponents, levels=levels_of(exponents, runs))
     regimes = [e.regime for e in exponents]
     entries = [(i, words(e.regime, regimes)) for i, e, *_ in courses]
     return [Panel("alpha_vs_step", "Exponent against the step budget", caption, draw, entries)]
+
+
+def _mid_run(exponents: Sequence[Exponent], runs: pl.DataFrame) -> str:
+    """What a loss at a step within a run says of a run of that many steps."""
+    rows = pl.concat([fitted(runs, e) for e in exponents])
+    flat = "schedule.name" in rows.columns and (rows["schedule.name"] == "constant").all()
+    if flat and ("schedule.warmup" not in rows.columns or (rows["schedule.warmup"] == 0).all()):
+        return "which at a constant rate are those of runs of that many steps"
+    return (
+        "mid-run, before the rate's decay is complete; they usually fall short of what a run of that many steps, "
+        "with a decay of its own, would reach"
+    )
 
 
 def course(e: Exponent, runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]) -> list[Point]:
@@ -195,18 +212,21 @@ def budgets(e: Exponent, runs: pl.DataFrame) -> list[Point]:
     rows = _cells(e, runs)
     if rows["step"].null_count() or rows["step"].n_unique() != 1:
         return []
-    twins = rows.filter(pl.col("half_loss") > 0).with_columns(pl.col("step") / 2)
+    # As in the fit: losses of one replicate and x count as one, and a replicate needs enough of them.
+    points = rows.group_by(*SEEDS, "x").agg(twinned=(pl.col("half_loss") > 0).fill_null(False).all())
+    per_replicate = points.group_by(SEEDS).agg(pl.len().alias("points"), pl.col("twinned").sum())
+    needed = points_needed(int(per_replicate["points"].to_numpy().max()), "none" if e.floor is None else "free")
+    kept = points.filter("twinned").join(per_replicate.filter(pl.col("twinned") >= needed), on=SEEDS, how="semi")
+    twins = rows.join(kept, on=(*SEEDS, "x"), how="semi").with_columns(pl.col("step") / 2)
     return _alphas(twins, "half_loss") + _alphas(rows, "loss")
 
 
 def _cells(e: Exponent, runs: pl.DataFrame) -> pl.DataFrame:
     """The runs behind an exponent: id, x, replicate, loss, half_loss, and as `step` how many steps they took."""
-    rows = usable(members(runs, e))
-    seeds = [(pl.col(n).fill_null(-1) if n in rows.columns else pl.lit(-1).alias(n)).cast(pl.Int64) for n in SEEDS]
+    rows = fitted(runs, e)
     x, numbers = pl.col(e.variable).cast(pl.Float64).alias("x"), pl.col("loss", "half_loss").cast(pl.Float64)
     steps = pl.col("steps") if "steps" in rows.columns else pl.lit(None, pl.Int64)
-    fitted = pl.DataFrame(e.seeds, schema=dict.fromkeys(SEEDS, pl.Int64), orient="row")
-    return rows.select("id", x, *seeds, numbers, steps.alias("step")).join(fitted, on=SEEDS, how="semi")
+    return rows.select("id", x, *SEEDS, numbers, steps.alias("step"))
 
 
 def _alphas(table: pl.DataFrame, loss: str) -> list[Point]:
@@ -228,6 +248,7 @@ def _against_step(
     look: Look,
     courses: Sequence[tuple[int, Exponent, list[Point], list[Point]]],
     exponents: Sequence[Exponent],
+    levels: Mapping[float, str],
 ) -> None:
     values = []
     for i, _, points, honest in courses:
@@ -241,7 +262,6 @@ def _against_step(
         for point in honest:
             _draw_point(ax, look, i, point, filled=point is honest[-1])
         values += [p[1] for p in honest]
-    levels = LEVELS if exponents[0].variable == DEPTH else {}
     log_x(ax, [])
     draw_levels(ax, look, levels)
     limit_to(ax, values, list(levels))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
@@ -14,13 +15,13 @@ from matplotlib.markers import MarkerStyle
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogFormatterSciNotation, LogLocator, NullLocator
 from matplotlib.transforms import ScaledTranslation
 
-from ..exponents import Exponent
-from ..regimes import ALWAYS_SHOWN
+from ..exponents import Exponent, fitted
+from ..regimes import ALWAYS_SHOWN, DEPTH
 
 MARKERS = "osD^vPX*"
 # Loss ~ depth^-1 for a rough teacher, depth^-3 for a smooth one (Liu et al. 2026, arXiv 2602.05970, Eqs. 10-12).
 LEVELS = {1.0: "rough", 3.0: "smooth"}
-DEPTH = "student.depth"
+SCHEME = "student.scheme"
 
 
 @dataclass(frozen=True)
@@ -149,6 +150,27 @@ def last(name: str) -> str:
 def size_name(exponents: Sequence[Exponent]) -> str:
     """What loss is a power of, in a word."""
     return last(exponents[0].variable) if exponents else "depth"
+
+
+def levels_of(exponents: Sequence[Exponent], runs: pl.DataFrame) -> dict[float, str]:
+    """`LEVELS` where they are known to hold: Euler students of the published teachers, loss against depth."""
+    return LEVELS if of_published_teachers(exponents, runs) and schemes(exponents, runs) <= {"euler"} else {}
+
+
+def of_published_teachers(exponents: Sequence[Exponent], runs: pl.DataFrame) -> bool:
+    """Whether the exponents are of loss in depth, and no fitted run has somebody's own teacher."""
+    kinds = _values("teacher.kind", exponents, runs)
+    return all(e.variable == DEPTH for e in exponents) and not any(":" in kind for kind in kinds)
+
+
+def schemes(exponents: Sequence[Exponent], runs: pl.DataFrame) -> set[str]:
+    """The schemes of the fitted runs' students; none where the runs do not tell."""
+    return _values(SCHEME, exponents, runs)
+
+
+def _values(name: str, exponents: Sequence[Exponent], runs: pl.DataFrame) -> set[str]:
+    found = (fitted(runs, e)[name].drop_nulls() for e in exponents if name in runs.columns)
+    return {str(value) for values in found for value in values.unique()}
 
 
 def draw_levels(ax: Axes, look: Look, levels: Mapping[float, str]) -> None:
