@@ -169,6 +169,12 @@ def test_overfitting_reuses_one_batch(tmp_path, monkeypatch):
     assert history["loss"][-1] > 5 * history["train_loss"][-1]  # fresh inputs do not profit
 
 
+def test_overfitting_is_to_one_batch_only(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "debug=overfit", "data.unique=32", *SMALL]) == 2
+    assert "data.unique=32: allowed is train.batch=16" in capsys.readouterr().err
+
+
 def test_scalars_for_tensorboard(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [*SMALL, "student.depth=1", "train.steps=20", "train.eval_every=5", "train.twin=false"]

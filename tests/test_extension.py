@@ -350,3 +350,11 @@ def test_an_own_problems_fields_are_checked(problem, word, reason, capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert re.match(f"toydepth: {reason}", line), line
     assert [path.name for path in Path().iterdir()] == ["my_problem.py"]
+
+
+def test_a_file_that_ends_python_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text("import sys\nblock = 1\nsys.exit(0)\n")
+    assert main(["run", "student.block=script.py:block", "train=smoke"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "student.block=script.py:block: cannot be imported: SystemExit" in line

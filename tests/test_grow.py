@@ -102,6 +102,9 @@ def test_a_run_does_not_grow_from_one_that_diverged(tmp_path, monkeypatch):
     monkeypatch.setattr(ensemble.Member, "__post_init__", broken)
     summary = train([grown])
     assert summary.exit_code == 1 and summary.counts["failed"] == 1
+    (run,) = (summary.folder / "runs").iterdir()
+    message = store.read_json(run / "status.json")["message"]
+    assert "it grows from stages/" in message and "diverged at step 0" in message
 
 
 def test_unreachable_depths_and_own_blocks_are_refused(tmp_path):

@@ -176,6 +176,8 @@ class RunConfig:
             refuse("data.unique", self.data.unique, f"0, or a multiple of train.batch={self.train.batch}")
         if self.optimizer.name == "adam" and self.optimizer.weight_decay:
             refuse("optimizer.weight_decay", self.optimizer.weight_decay, "0 with optimizer=adam; adamw decays weights")
+        if self.runtime.debug == "overfit" and self.data.unique != self.train.batch:
+            refuse("data.unique", self.data.unique, f"train.batch={self.train.batch} with debug=overfit: its one batch")
         if self.runtime.tensorboard and not importlib.util.find_spec("tensorboardX"):
             refuse(
                 "runtime.tensorboard",

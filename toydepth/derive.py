@@ -59,14 +59,12 @@ def derive(folder: Path, options: FitOptions | None = None, out: Path | None = N
         raise ConfigError(f"{folder}: none {few} has finished ({counts})")
     runs, fits = _fit(runs, options)
     out = out or folder
-    try:
+    with writable(out):
         out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out {out}: cannot be written to: {error.strerror}") from error
-    with _whole(out / "runs.parquet") as path:
-        table.write_parquet(path)
-    with _whole(out / "exponents.csv") as path:
-        exponents.to_frame(fits).write_csv(path)
+        with _whole(out / "runs.parquet") as path:
+            table.write_parquet(path)
+        with _whole(out / "exponents.csv") as path:
+            exponents.to_frame(fits).write_csv(path)
     caption = store.provenance(folder) + (f"   (fit {words})" if (words := options.words(size)) else "")
     record = json.loads(json.dumps({"fit": asdict(options), "exponents": exponents.to_dicts(fits)}))
     redrawn = figure or not (out / "alpha.png").exists()
@@ -74,9 +72,10 @@ def derive(folder: Path, options: FitOptions | None = None, out: Path | None = N
     if redrawn:
         from . import figures  # only here, since matplotlib takes its time
 
-        figures.draw(fits, runs, store.histories(folder), out, caption)
-    # Last, since it says which options the figures are of.
-    store.write_json(out / "exponents.json", record)
+        with writable(out):
+            figures.draw(fits, runs, store.histories(folder), out, caption)
+    with writable(out):  # last, since it says which options the figures are of
+        store.write_json(out / "exponents.json", record)
     return Derived(folder, out, options, runs, fits, caption, size, redrawn)
 
 
@@ -128,6 +127,15 @@ def _telling(fits: Sequence[Exponent]) -> list[str]:
 
 def _shown(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+@contextmanager
+def writable(out: Path) -> Iterator[None]:
+    """Turns what the file system refuses into a line about `--out`."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written to: {error.strerror}") from error
 
 
 @contextmanager

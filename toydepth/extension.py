@@ -69,7 +69,7 @@ def load(field: str, reference: str) -> Any:
             module = _module(path.resolve(), path.read_bytes())
         else:
             module = _imported(place, path)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script may end itself when it is imported
         line = next(
             (
                 f.lineno

@@ -18,6 +18,7 @@ from .devices import memory
 from .ensemble import Family, Member, member_bytes, parameters, plan, state_bytes, tree_bytes
 from .problems import source_of
 from .programs import fresh_state, update
+from .store import TWIN
 from .training import generations
 
 CALIBRATION_SECONDS = 2.0
@@ -50,7 +51,7 @@ def _print(
     for family in families:
         for shape in family.width:
             here = [m for m in members if m.shape == shape]
-            twins = sum("/" in m.name for m in here)
+            twins = sum(m.name.endswith(TWIN) for m in here)
             flops = sum(m.remaining_flops() for m in here)
             held = sum(member_bytes(m, family.mode.batching) for m in here)
             row = (

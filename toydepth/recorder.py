@@ -119,6 +119,8 @@ class FolderRecorder:
         """Waits until everything is written."""
         self._jobs.put(None)
         self._writer.join()
+        if self.runs > 1:
+            self.bar.set_postfix_str(f"{self.done}/{self.runs} runs done")
         for board in self._boards.values():
             board.close()
         self.bar.close()
@@ -219,7 +221,7 @@ def resume(sweep: Path, member: Member) -> None:
     The start of a grown run is written as its first checkpoint, after which it needs its shallower one no more.
 
     Raises:
-        checkpoint.CheckpointError: the run that it grows from has no final state to read.
+        checkpoint.CheckpointError: the run that it grows from diverged, or has no final state to read.
     """
     folder, found = store.run_folder(sweep, member.name), None
     if checkpoint.steps(folder / "checkpoint"):
@@ -233,6 +235,9 @@ def resume(sweep: Path, member: Member) -> None:
     store.cut_history(folder, member.step or -1)
     if found is None and member.parent is not None:
         parent = member.parent
+        if store.result(store.run_folder(sweep, parent.name)).get("status") == "diverged":
+            said = store.read_json(store.run_folder(sweep, parent.name) / "status.json").get("message", "diverged")
+            raise checkpoint.CheckpointError(f"it grows from {parent.name}, which {said}")
         path = store.run_folder(sweep, parent.name) / "checkpoint" / str(parent.steps)
         params = checkpoint.restore(path, template(parent.shape))["state"]["params"]
         state = state_of(member.shape, jax.tree.map(np.asarray, member.shape.problem.grown(params)))

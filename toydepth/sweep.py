@@ -64,7 +64,8 @@ def train(
         path = store.run_folder(folder, run.name)
         store.promote(folder, run.name)
         if run.config.runtime.debug:
-            shutil.rmtree(path, ignore_errors=True)  # looked at once more
+            shutil.rmtree(path, ignore_errors=True)  # looked at once more, and so are its stages
+            shutil.rmtree(folder / store.STAGES, ignore_errors=True)
         store.write_config(path, run.config)
         for index in run.indices if on_folder else ():
             on_folder(index, path)  # type: ignore[misc]

@@ -89,8 +89,8 @@ def alpha_figure(
     commit) goes into the last line, after the number of runs left out.
     """
     regimes = [e.regime for e in exponents]
-    lines = [wrap(f"{words(e.regime, regimes)}  -  {_headline(e)}", 150) for e in exponents]
-    footer = wrap("   ".join(part for part in (_left_out(exponents), caption) if part), 190)
+    lines = [wrap(_plain(f"{words(e.regime, regimes)}  -  {_headline(e)}"), 150) for e in exponents]
+    footer = wrap("   ".join(part for part in (_left_out(exponents), _plain(caption)) if part), 190)
     # Heights in inches, so that the panels keep theirs however many regimes there are.
     text_height = 0.2 * (sum(map(len, lines)) + len(footer)) + 0.25
     with matplotlib.rc_context(LIGHT.style()):
@@ -109,12 +109,17 @@ def alpha_figure(
         _save(figure, Path(path))
 
 
+def _plain(text: str) -> str:
+    """Text whose dollar signs are dollar signs, and not mathematics."""
+    return text.replace("$", r"\$")
+
+
 def _trends(exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]) -> list[Panel]:
     return [*trends.field_panels(exponents, runs), *trends.step_panels(exponents, runs, histories)]
 
 
 def _panel_figure(panel: Panel, path: Path, caption: str) -> None:
-    footer = [*wrap(panel.caption, 112), *wrap(caption.strip(), 112)]
+    footer = [*wrap(panel.caption, 112), *wrap(_plain(caption.strip()), 112)]
     with matplotlib.rc_context(LIGHT.style()):
         height = 4.3 + panel.legend_inches + 0.16 * len(footer)
         figure = Figure(figsize=(7.2, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
