@@ -1,5 +1,6 @@
 """Two CPU devices for every test, as on a two-core laptop, settled before JAX starts; programs compiled once."""
 
+import logging
 import os
 import sys
 
@@ -26,6 +27,15 @@ def compile_cache(tmp_path_factory):
     for name, value in settings.items():
         jax.config.update(name, value)
         os.environ[name.upper()] = str(value)
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before():
+    """A command sets up logging for its process; here the next test finds it as it was."""
+    root, absl_log = logging.getLogger(), logging.getLogger("absl")
+    before = root.handlers[:], root.level, absl_log.handlers[:], absl_log.propagate
+    yield
+    root.handlers[:], root.level, absl_log.handlers[:], absl_log.propagate = before
 
 
 @pytest.fixture

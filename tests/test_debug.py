@@ -64,7 +64,7 @@ def test_an_overflow_is_found_in_its_layer(tiny, layer):
 
 
 def test_a_gradient_is_found_in_the_layer_that_is_reached_first_on_the_way_back(tiny):
-    shape, state, hyper, *rest = setting(tiny, student__depth=4, target__loss="kl", target__vocab=5)
+    shape, state, hyper, *rest = setting(tiny, student__depth=4)
     problem = shape.problem
 
     @jax.custom_vjp
@@ -84,8 +84,7 @@ def test_a_gradient_is_found_in_the_layer_that_is_reached_first_on_the_way_back(
             return wall(problem.predict(params, batch, context, hyper))
 
     found = debug.first_not_finite(dataclasses.replace(shape, problem=Walled()), state, hyper, *rest)
-    assert found.startswith("gradient of ") or found.startswith("layer 4 of 4: gradient of ")
-    assert found.endswith("is nan")
+    assert found == "layer 4 of 4: gradient of layers.W1 is nan"
 
 
 def test_an_update_that_overflows_is_told_from_a_gradient(tiny):

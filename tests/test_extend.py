@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -194,7 +195,8 @@ def kill_under_way(folder, environment):
         while not under_way(folder):
             assert process.poll() is None, "the sweep ended before it could be killed"
             assert time.monotonic() < deadline, "never under way"
-            os.sched_yield()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.02)
     finally:
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL

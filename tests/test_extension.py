@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import logging
 import os
 import re
 import shlex
@@ -54,13 +53,10 @@ matrix = (init, apply)
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """The current folder, empty; logging is put back after commands have set it up."""
+    """The current folder, empty."""
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     monkeypatch.chdir(tmp_path)
-    root, absl = logging.getLogger(), logging.getLogger("absl")
-    before = root.handlers[:], root.level, absl.handlers[:], absl.propagate
-    yield tmp_path
-    root.handlers[:], root.level, absl.handlers[:], absl.propagate = before
+    return tmp_path
 
 
 @pytest.fixture

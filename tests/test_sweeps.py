@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import logging
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,12 +24,8 @@ KINDS = ("tied", "independent")
 
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
-    """An empty folder to type in; logging, which every command sets up, is put back afterwards."""
+    """An empty folder to type in."""
     monkeypatch.chdir(tmp_path)
-    root, absl = logging.getLogger(), logging.getLogger("absl")
-    before = root.handlers[:], root.level, absl.handlers[:], absl.propagate
-    yield
-    root.handlers[:], root.level, absl.handlers[:], absl.propagate = before
 
 
 def composed(*words: str) -> list[Any]:

@@ -13,6 +13,12 @@ class ConfigError(ValueError):
     """A request that cannot be run: one line naming the field, its value and what is allowed."""
 
 
+def refuse(name: str, value: Any, allowed: str) -> None:
+    """Raises the one-line error of a bad value."""
+    shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else value
+    raise ConfigError(f"{name}={shown}: allowed is {allowed}")
+
+
 FLOAT32 = (1.2e-38, 3.4e38)  # the smallest and the largest magnitude that training can hold
 FILE = re.compile(r"[^:\0]+\.py")
 REFERENCE = re.compile(r"[^:\0]+:[A-Za-z_]\w*")

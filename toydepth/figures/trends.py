@@ -186,6 +186,8 @@ def step_panels(
 def _mid_run(exponents: Sequence[Exponent], runs: pl.DataFrame) -> str:
     """What a loss at a step within a run says of a run of that many steps."""
     rows = pl.concat([fitted(runs, e) for e in exponents])
+    if "student.init" in rows.columns and (rows["student.init"] == "grow").any():
+        return "within the last stage where students have grown, so not those of runs of that many steps"
     flat = "schedule.name" in rows.columns and (rows["schedule.name"] == "constant").all()
     if flat and ("schedule.warmup" not in rows.columns or (rows["schedule.warmup"] == 0).all()):
         return "which at a constant rate are those of runs of that many steps"
