@@ -118,8 +118,8 @@ def test_step_by_step_is_the_engines_training(tmp_path):
             "seed": seed,
             "teacher": {"depth": 6, "width": 4, "scale": 3},
             "student": {"depth": 2},
-            "train": {"steps": 12, "batch": 16, "eval_every": 4, "twin": False},
-            "data": {"unique": 64},
+            "train": {"steps": 6, "batch": 16, "eval_every": 3, "eval_batches": 2, "twin": False},
+            "data": {"unique": 32},
             "runtime": {"debug": mode},
             "sweep": {"root": str(tmp_path / f"{mode}{seed}")},
         }
@@ -136,9 +136,9 @@ def test_step_by_step_is_the_engines_training(tmp_path):
 @pytest.mark.parametrize("preset", ["nan", "eager", "overfit", "profile"])
 def test_each_preset_works_alone_and_in_a_multirun(preset, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    few = ["train.steps=40"] if preset != "eager" else []
+    few = ["train.steps=2"] if preset == "eager" else ["train.steps=10"]
     assert main(["run", f"debug={preset}", "student.depth=1", *SMALL, *few]) == 0
-    assert main(["run", "-m", f"debug={preset}", "student.depth=1,2", *SMALL, *few]) == 0
+    assert main(["run", "-m", f"debug={preset}", "student.depth=1", "seed=0,1", *SMALL, *few]) == 0
     folder = tmp_path / "outputs" / f"debug_{preset}"
     assert len(list((folder / "runs").iterdir())) == 2
     assert not (tmp_path / "outputs" / "adhoc").exists()
