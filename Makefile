@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup reproduce bench test lint clean
+.PHONY: help setup reproduce bench test abuse lint clean
 
 help:  ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -27,6 +27,9 @@ bench: .venv/bench  ## toydepth beside PyTorch and plain JAX: speed, compilation
 
 test: setup  ## All tests
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+abuse: setup  ## Kills, full disks, damaged files, two commands at once, in full: nothing may be lost
+	$(BIN)/python -m pytest -m abuse
 
 lint: setup  ## Formatting, imports, common mistakes, types
 	$(BIN)/ruff format --check .

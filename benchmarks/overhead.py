@@ -21,9 +21,8 @@ import optax
 
 from toydepth import engine, ensemble
 from toydepth.devices import setup
-from toydepth.engine import role_key
 from toydepth.ensemble import Family, Member
-from toydepth.problems import source_of
+from toydepth.problems import role_key, source_of
 from toydepth.programs import fresh_state, mean_loss
 
 from .instrument import Clock, members_of

@@ -11,8 +11,7 @@ import jax
 import numpy as np
 
 from toydepth.config import parse, resolve
-from toydepth.engine import role_key
-from toydepth.problems import problem_of, source_of
+from toydepth.problems import problem_of, role_key, source_of
 
 from .works import WORKS, Work
 

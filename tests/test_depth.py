@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from toydepth.config import parse, resolve
-from toydepth.engine import role_key
-from toydepth.problems import hyper_of, problem_of, source_of
+from toydepth.problems import hyper_of, problem_of, role_key, source_of
 from toydepth.problems import losses as losses_of
 
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from toydepth import engine, ensemble, programs
+from toydepth import batches, engine, ensemble, programs
 from toydepth.config import twin
 from toydepth.ensemble import Member
 from toydepth.problems.depth import TeacherStream
@@ -68,8 +68,8 @@ def grid(tiny, **fields):
 @pytest.fixture
 def counted():
     """How often programs are traced and batches drawn while a test runs."""
-    before = (Counter(programs.traces), Counter(engine.passes))
-    return lambda: (programs.traces - before[0], engine.passes - before[1])
+    before = (Counter(programs.traces), Counter(batches.passes))
+    return lambda: (programs.traces - before[0], batches.passes - before[1])
 
 
 @pytest.mark.parametrize("batching", ["map", "vmap"])
@@ -243,11 +243,3 @@ def test_plan_keeps_cohorts_together_and_finishes_first_replicates_first(tiny):
         for lanes in wave.lanes.values():
             assert sorted(len(lane) for lane in lanes) == [2, 2]  # two runs and two twins on two devices
     assert set(family.width.values()) == {2}
-
-
-def test_plan_splits_what_does_not_fit(tiny):
-    (roomy,) = ensemble.plan(grid(tiny), 1, memory=1e9)
-    one = sum(ensemble.member_bytes(m, "map") for m in roomy.waves[0].members)
-    (tight,) = ensemble.plan(grid(tiny), 1, memory=one / 2)
-    assert len(tight.waves) > len(roomy.waves)
-    assert sum(len(wave.members) for wave in tight.waves) == len(grid(tiny))

@@ -1,11 +1,14 @@
 """Grown students: a split keeps the flow, each stage is trained once, and runs are the same however they came about."""
 
+import shutil
+
 import jax
 import numpy as np
 import pytest
 
-from toydepth import engine, store
-from toydepth.config import ConfigError, parse, resolve
+from toydepth import batches, engine, store, training
+from toydepth.config import ConfigError, parse, resolve, run_id
+from toydepth.locks import Claim
 from toydepth.problems import problem_of
 from toydepth.sweep import plan, train
 
@@ -28,6 +31,12 @@ def losses(root):
     return dict(zip(table["student.depth"], table["loss"], strict=True))
 
 
+def made():
+    """A function that says how many updates have been made since."""
+    before = engine.updates.total()
+    return lambda: engine.updates.total() - before
+
+
 @pytest.mark.parametrize("scheme", ["euler", "midpoint"])
 def test_a_split_walks_the_same_way_in_half_steps(scheme):
     """Where layers are small steps, both networks end close together; without halving they do not."""
@@ -42,21 +51,22 @@ def test_a_split_walks_the_same_way_in_half_steps(scheme):
 
 
 def test_each_stage_is_trained_once_and_is_the_run_of_its_depth(tmp_path):
-    before = engine.passes["data"]
+    before, trained = batches.passes["data"], made()
     train([config(8, tmp_path / "alone")])
-    alone = engine.passes["data"] - before
-    assert alone == 3 * 30  # depths 2, 4 and 8; the twins share their batches
+    assert batches.passes["data"] - before == 30  # depths 2, 4 and 8 and their twins share them
+    alone = trained()
+    assert alone == 3 * (30 + 15)
     train([config(depth, tmp_path / "all") for depth in (2, 4, 8)])
-    assert engine.passes["data"] - before == 2 * alone
+    assert trained() == 2 * alone
     together = losses(tmp_path / "all")
     assert losses(tmp_path / "alone") == {8: together[8]}
     assert together[8] < together[4] < together[2]
     # A stage that is asked for later is there already, and a deeper run starts from what lies there
     train([config(depth, tmp_path / "alone") for depth in (2, 4)])
-    assert engine.passes["data"] - before == 2 * alone
+    assert trained() == 2 * alone
     assert losses(tmp_path / "alone") == together
     train([config(16, tmp_path / "alone")])
-    assert engine.passes["data"] - before == 2 * alone + 30
+    assert trained() == 2 * alone + 45
 
 
 def test_a_grown_run_starts_where_its_shallower_one_ended(tmp_path):
@@ -82,9 +92,9 @@ def test_an_interruption_within_a_stage_changes_nothing(tmp_path, monkeypatch):
     assert losses(tmp_path / "cut") == {8: None}
     stage = next((tmp_path / "cut" / "adhoc" / "stages").glob("*-d2-*"))
     assert 0 < store.history(stage)["step"][-1] <= 30
-    before = engine.passes["data"]
+    trained = made()
     train([config(8, tmp_path / "cut")])
-    assert engine.passes["data"] - before < 3 * 30
+    assert trained() < 3 * 45
     assert losses(tmp_path / "cut") == losses(tmp_path / "whole")
 
 
@@ -105,6 +115,67 @@ def test_a_run_does_not_grow_from_one_that_diverged(tmp_path, monkeypatch):
     (run,) = (summary.folder / "runs").iterdir()
     message = store.read_json(run / "status.json")["message"]
     assert "it grows from stages/" in message and "diverged at step 0" in message
+
+
+def test_a_start_needs_the_shallower_runs_parameters_and_nothing_else(tmp_path):
+    train([config(depth, tmp_path / "whole") for depth in (2, 4, 8)])
+    for name in ("cut", "bare"):
+        train([config(depth, tmp_path / name) for depth in (2, 4)])
+    for path in (tmp_path / "cut" / "adhoc" / "runs").glob("*-d4-*"):
+        shutil.rmtree(path / "checkpoint")
+        shutil.rmtree(path / "twin" / "checkpoint")
+    for path in (tmp_path / "bare" / "adhoc" / "runs").glob("*-d2-*"):
+        shutil.rmtree(path)
+    trained = made()
+    for name in ("cut", "bare"):
+        train([config(8, tmp_path / name)])
+        assert losses(tmp_path / name)[8] == losses(tmp_path / "whole")[8]
+    assert trained() == 2 * 45  # depth 2 is missed by nobody
+
+
+def stage(depth, root):
+    """The folder and the id of a run."""
+    resolved = resolve(config(depth, root))
+    return store.sweep_folder(resolved), run_id(resolved)
+
+
+def test_what_another_process_trains_is_left_to_it_and_so_is_what_grows_from_it(tmp_path, capsys):
+    folder, held = stage(4, tmp_path)
+    folder.mkdir(parents=True)
+    trained = made()
+    with Claim(folder, {held: [held]}) as claim:
+        summary = train([config(depth, tmp_path) for depth in (2, 4, 8)])
+        assert summary.exit_code == 0 and summary.counts == {"done": 1, "running": 2}
+        assert list(summary.left.values()) == [2]
+        assert trained() == 45
+        assert f"2 runs are being trained by {next(iter(summary.left))}, or grow from" in capsys.readouterr().out
+        assert claim.runs == {held}
+    assert train([config(depth, tmp_path) for depth in (2, 4, 8)]).exit_code == 0
+    assert trained() == 3 * 45
+    assert not list(folder.glob(".*"))
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_not_trained_again(tmp_path):
+    train([config(2, tmp_path)])
+    folder, name = stage(2, tmp_path)
+    store.write_status(store.run_folder(folder, name), "running", 10)  # killed before it said so
+    result = store.run_folder(folder, name) / "result.json"
+    before, stamp = batches.passes["data"], result.stat().st_mtime_ns
+    assert training.train({name: resolve(config(2, tmp_path))}, jax.devices(), folder) == 0
+    assert batches.passes["data"] == before and result.stat().st_mtime_ns == stamp
+    assert store.status(result.parent) == "done"
+
+
+def test_a_stage_is_not_moved_while_somebody_trains_it(tmp_path):
+    train([config(4, tmp_path)])
+    folder, name = stage(2, tmp_path)
+    before = batches.passes["data"]
+    with Claim(folder, {name: [name]}):
+        assert train([config(2, tmp_path)]).counts == {"running": 1}
+    assert store.run_folder(folder, store.STAGES + name).exists()
+    train([config(2, tmp_path)])
+    assert not store.run_folder(folder, store.STAGES + name).exists()
+    assert losses(tmp_path).keys() == {2, 4} and batches.passes["data"] == before
 
 
 def test_unreachable_depths_and_own_blocks_are_refused(tmp_path):

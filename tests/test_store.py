@@ -98,6 +98,52 @@ def test_history_is_cut_at_a_step_and_loses_a_torn_line(tmp_path):
     assert store.history(tmp_path)["step"].to_list() == [0, 10, 20, 30]
 
 
+ROW = dict.fromkeys(store.HISTORY, 1.0) | {"step": 20}
+RESULT = {"status": "done", "loss": 0.5, "steps": 10}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *[
+            ("history.jsonl", json.dumps(ROW | {name: value}))
+            for name in ("loss", "step")
+            for value in ("1", True, [1])
+        ],
+        *[
+            ("history.jsonl", line)
+            for line in ('{"step": 20, "lo', "null", "[" * 10_000, json.dumps(ROW | {"step": 10}))
+        ],
+        *[("result.json", json.dumps(RESULT | {name: "1"})) for name in ("loss", "steps", "status", "converged")],
+        *[("result.json", text) for text in ('{"status": "done", "lo', "[]", '{"status": "done"}')],
+        *[
+            ("status.json", text)
+            for text in ("", '{"status": "do', '{"status": 5}', '{"status": "done", "message": 5}')
+        ],
+        *[("config.json", text) for text in ('{"seed": 0', '{"problem": []}', '{"teacher": 5}')],
+    ],
+)
+def test_what_is_damaged_is_passed_over_with_one_line_that_names_it(tmp_path, caplog, name, text):
+    run = store.run_folder(tmp_path, "a")
+    store.write_config(run, config())
+    for step in (0, 10):
+        store.append_history(run, ROW | {"step": step})
+    store.write_json(run / "result.json", RESULT)
+    store.write_status(run, "done", 10)
+    whole = store.collect(tmp_path)
+    with (run / name).open("a" if name == "history.jsonl" else "w") as file:
+        file.write(text)
+    runs = store.collect(tmp_path)
+    assert store.history(run)["step"].to_list() == [0, 10]
+    assert [record.getMessage().count(str(run / name)) for record in caplog.records] == [1]
+    if name == "result.json":
+        assert runs.select("status", "loss").rows() == [("running", None)]
+    elif name == "config.json":
+        assert runs.is_empty()
+    else:
+        assert runs.equals(whole)
+
+
 def test_collect_reads_folders_alone_and_unused_fields_are_null(tmp_path):
     folder = tmp_path / "s"
     configs = [config(seed=seed, target={"loss": loss}) for seed in (0, 1) for loss in ("mse", "kl")]
@@ -143,8 +189,10 @@ def test_a_checkpoint_reads_back_and_the_latest_readable_one_counts(tmp_path):
     found = checkpoint.restore_latest(tmp_path, TREE)
     assert found is not None
     assert found[0] == 10
-    checkpoint.save_step(tmp_path, 30, TREE)
-    assert checkpoint.steps(tmp_path) == [30]
+    checkpoint.forget_after(tmp_path, 10)
+    for step in (20, 30):
+        checkpoint.save_step(tmp_path, step, TREE)
+    assert checkpoint.steps(tmp_path) == [20, 30]  # one in reserve
 
 
 @pytest.mark.parametrize(

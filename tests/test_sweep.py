@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import toydepth
-from toydepth import checkpoint, cli, engine, programs, store
+from toydepth import batches, checkpoint, cli, programs, store
 
 TINY = [
     "teacher.depth=6", "teacher.width=4", "teacher.hidden=8", "train.batch=16", "train.steps=40",
@@ -36,11 +36,11 @@ def results(folder):
 
 
 def test_a_multirun_compiles_once_per_group_and_equals_its_runs_alone(here):
-    traces, passes = Counter(programs.traces), Counter(engine.passes)
+    traces, passes = Counter(programs.traces), Counter(batches.passes)
     grid = ["-m", "teacher=tied,independent", "student.depth=2,4,8", "target=kl", "target.temperature=0.03,0.3"]
     assert run(*grid, "seed=0,1", "sweep.name=grid") == 0
     assert programs.traces - traces == {"student": 3, "evaluation": 3, "teacher": 1}
-    assert engine.passes - passes == {"data": 4 * 40, "eval": 4 * 3}  # cohorts x steps, cohorts x evaluation batches
+    assert batches.passes - passes == {"data": 4 * 40, "eval": 4 * 3}  # cohorts x steps, cohorts x evaluation batches
     together = results("outputs/grid")
     assert len(together) == 24
     one = ["teacher=tied", "student.depth=4", "target=kl", "target.temperature=0.03", "seed=1"]

@@ -18,10 +18,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .engine import DIVERGED, ROUNDING, Recorder, ended, role_key, row, verdict
+from .engine import DIVERGED, ROUNDING, Recorder, ended, row, verdict
 from .ensemble import Member, Shape
 from .optimizer import build, factor
-from .problems import losses, source_of
+from .problems import losses, role_key, source_of
 from .programs import fresh_state, mean_loss, predictions, score, targets, update
 
 Tree = Any

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,17 +18,18 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from .batches import Batches, Kept, Staged, stack
 from .ensemble import Family, Member, Shape, Wave
 from .optimizer import factor
-from .problems import ROLES
+from .problems import role_key
 from .programs import Programs
 
 Tree = Any
 DIVERGED = 1000.0  # times the evaluation at step 0
 ROUNDING = 1e-6  # a step-0 evaluation below this is one of 0
-SECONDS_BETWEEN_LOOKS = 0.5
+SECONDS_BETWEEN_LOOKS = 2.0
 
-passes: Counter[str] = Counter()  # batches drawn in this process, by role: `data` for training, `eval`
+updates: Counter[str] = Counter()  # made in this process, by member
 
 
 @dataclass(frozen=True)
@@ -74,31 +75,38 @@ def prepare(family: Family, devices: Sequence[Any]) -> Programs:
         return Programs(family, Mesh(np.array(devices), ("runs",)))
 
 
-def train(programs: Programs, wave: Wave, recorder: Recorder) -> bool:
+def train(
+    programs: Programs, wave: Wave, recorder: Recorder, kept: Kept | None = None, again: Set[Any] = frozenset()
+) -> bool:
     """Trains every member of a wave of the programs' family; returns False if it was interrupted.
 
     A member that diverges is reported and leaves its neighbours alone.
+
+    Args:
+        programs: compiled for the wave's family.
+        wave: what is trained.
+        recorder: where to report to.
+        kept: batches that are at hand, and where to keep those that are needed again.
+        again: keys of the cohorts that later waves need.
     """
-    with jax.default_matmul_precision(programs.family.mode.precision):
-        return _Loop(programs, wave, recorder).run()
-
-
-def role_key(seed: int, role: str) -> Any:
-    """The random key of a seed in a role, wherever and in whatever company it is used."""
-    return jax.random.fold_in(jax.random.key(seed), ROLES[role])
+    precision = jax.default_matmul_precision(programs.family.mode.precision)
+    with precision, Batches(programs, wave, kept or Kept(0.0), again) as batches:
+        return _Loop(programs, wave, batches, recorder).run()
 
 
 class _Loop:
     """Trains the members of one wave to the end."""
 
-    def __init__(self, programs: Programs, wave: Wave, recorder: Recorder):
-        self.programs, self.family, self.wave, self.recorder = programs, programs.family, wave, recorder
+    def __init__(self, programs: Programs, wave: Wave, batches: Batches, recorder: Recorder):
+        self.programs, self.family, self.wave = programs, programs.family, wave
+        self.batches, self.recorder = batches, recorder
         self.cohort_of = {m: i for i, cohort in enumerate(wave.cohorts) for m in cohort.members}
         self.lanes = {shape: self._flat(shape) for shape in wave.lanes}
         self.place = {m: (shape, i) for shape, lanes in self.lanes.items() for i, m in enumerate(lanes) if m}
         self.pace = 0.0  # seconds a step took in the last chunk
-        self.ready: tuple[dict[tuple[int, int], int], Tree, Tree] | None = None  # staged for the next chunk
-        self.placed: tuple[tuple[int, ...], Tree, Tree] | None = None
+        self.ready: tuple[dict[tuple[int, int], int], Callable[[], Staged]] | None = None  # for the next chunk
+        self.states: dict[Shape, Tree] = {}
+        self.hypers: dict[Shape, Tree] = {}
 
     def run(self) -> bool:
         """Trains to the end; False if interrupted."""
@@ -118,21 +126,13 @@ class _Loop:
 
     def _start(self) -> None:
         """Puts teachers, evaluation batches and states on the devices, and evaluates step 0."""
-        stream, cohorts, sharding = self.family.mode.stream, self.wave.cohorts, self.programs.by_lane
-        self.fixed = [jax.device_get(self.programs.init(cohort.source)) for cohort in cohorts]
-        self.contexts = [stream.context(fixed) for fixed in self.fixed]
-        everyone = tuple(range(len(cohorts)))
-        count = [self.family.mode.eval_batches] * len(cohorts)
-        staged = self._stage(everyone, [0] * len(cohorts), count, "eval")
-        self.eval_batches = jax.tree.map(lambda a: a[:, :, : self.programs.eval_rows], staged)
-        self.eval_context = self._teachers(everyone)[1]
-        self.states: dict[Shape, Tree] = {}
-        self.hypers: dict[Shape, Tree] = {}
+        sharding = self.programs.by_lane
+        self.scored_on = self.batches.evaluation()
         for shape, lanes in self.lanes.items():
             fresh = self.programs.fresh[shape]
             states = [m and (m.state or fresh(role_key(m.config.seed, "student"))) for m in lanes]
-            self.states[shape] = jax.device_put(_stack(states), sharding)
-            self.hypers[shape] = jax.device_put(_stack([m and m.hyper for m in lanes]), sharding)
+            self.states[shape] = jax.device_put(stack(states), sharding)
+            self.hypers[shape] = jax.device_put(stack([m and m.hyper for m in lanes]), sharding)
             for m in lanes:
                 if m is not None:
                     m.state = None
@@ -144,7 +144,8 @@ class _Loop:
     def _chunk(self, active: list[Member]) -> None:
         """The next few steps of every active member."""
         start = time.perf_counter()
-        ahead, staged, context = self.ready or self._ahead({m: m.step for m in active})
+        ahead, call = self.ready or self._ahead({m: m.step for m in active})
+        staged = call()
         slots = {stream: slot for slot, stream in enumerate(ahead)}
         stream_of = {m: (self.cohort_of[m], m.step) for m in active}
         for shape, lanes in self.lanes.items():
@@ -157,7 +158,7 @@ class _Loop:
             slot = [slots[stream] if stream else 0 for stream in at]
             arrays = self._integers(self.programs.by_lane, first, count, every, slot)
             self.states[shape] = self.programs.advance[shape](
-                self.states[shape], self.hypers[shape], *arrays, staged, context
+                self.states[shape], self.hypers[shape], *arrays, staged.places, staged.batches, staged.context
             )
         # The next batches are asked for before the host waits for these steps, so that the devices never wait for it
         reached = {m: m.step + ahead[stream_of[m]] for m in active}
@@ -168,28 +169,28 @@ class _Loop:
         for m in active:
             shape, lane = self.place[m]
             m.diverged = int(diverged[shape][lane])
+            updates[m.name] += reached[m] - m.step
             m.step = m.diverged if m.diverged >= 0 else reached[m]
         self._account(active, before, time.perf_counter() - start, max(ahead.values()))
         self._evaluate([m for m in active if not m.active or m.step % (m.config.train.eval_every or 1) == 0])
         self._checkpoint([m for m in active if m.active and m.step % (m.config.train.checkpoint_every or 1) == 0])
         self._finish([m for m in active if not m.active])
 
-    def _ahead(self, steps: dict[Member, int]) -> tuple[dict[tuple[int, int], int], Tree, Tree]:
-        """What the members' next steps need, from the steps where they will stand.
-
-        Returns the number of steps ahead of every (cohort, step) stream, their batches, and what students may see.
-        """
+    def _ahead(self, steps: dict[Member, int]) -> tuple[dict[tuple[int, int], int], Callable[[], Staged]]:
+        """How many steps of every (cohort, step) stream come next, from where the members will stand; their batches."""
         ahead: dict[tuple[int, int], int] = {}
+        room = self._room()
         for m, step in steps.items():
             stream = (self.cohort_of[m], step)
-            ahead[stream] = min(ahead.get(stream, self._room()), m.boundary(step) - step)
-        cohorts, first = zip(*ahead, strict=True)
-        return ahead, self._stage(cohorts, first, list(ahead.values()), "data"), self._teachers(cohorts)[1]
+            until = m.boundary(step) - step
+            even = math.ceil(until / math.ceil(until / room))  # unequal chunks would wait for each other's batches
+            ahead[stream] = min(ahead.get(stream, room), even)
+        return ahead, self.batches.ahead(ahead, [state["diverged"] for state in self.states.values()])
 
     def _room(self) -> int:
-        """Steps of the next chunk: what fits, and about half a second of work so that the bar moves."""
+        """Steps of the next chunk: what fits, about two seconds of work so that the bar moves, and one per device."""
         wanted = SECONDS_BETWEEN_LOOKS / self.pace if self.pace else 8
-        return int(min(self.family.chunk, max(1, wanted)))
+        return int(min(self.family.chunk, max(self.programs.devices, wanted)))
 
     def _account(self, active: list[Member], before: float, seconds: float, steps: int) -> None:
         """Shares the chunk's wall time among the members by their work, and reports progress."""
@@ -199,29 +200,9 @@ class _Loop:
             m.seconds += seconds * m.shape.problem.flops() / total
         self.recorder.progress(before - sum(m.remaining_flops() for m in active if m.diverged < 0))
 
-    def _stage(self, cohorts: Sequence[int], first: Sequence[int], count: Sequence[int], role: str) -> Tree:
-        """The next batches of (cohort, step) streams, on all devices."""
-        p, spare = self.programs, self.family.slots - len(cohorts)
-        passes[role] += sum(count)
-        seeds = [self.wave.cohorts[c].seed for c in (*cohorts, *[cohorts[0]] * spare)]
-        keys = np.stack([np.asarray(jax.random.key_data(role_key(seed, role))) for seed in seeds])
-        period = [self.wave.cohorts[c].period if role == "data" else 0 for c in cohorts]
-        padding = [0] * spare
-        numbers = self._integers(p.replicated, *([*values, *padding] for values in (first, count, period)))
-        offsets = np.arange(self.family.chunk).reshape(-1, p.devices).T.reshape(-1)  # step i lies on device i % devices
-        (offsets,) = self._integers(p.by_lane, offsets)
-        return p.stage(self._teachers(cohorts)[0], jax.device_put(keys, p.replicated), *numbers, offsets)
-
-    def _teachers(self, cohorts: Sequence[int]) -> tuple[Tree, Tree]:
-        """What is fixed for each slot's cohort, and what its students may see of it, on all devices."""
-        if self.placed is None or self.placed[0] != tuple(cohorts):
-            padded = (*cohorts, *[cohorts[0]] * (self.family.slots - len(cohorts)))
-            trees = (_stack([self.fixed[c] for c in padded]), _stack([self.contexts[c] for c in padded]))
-            self.placed = (tuple(cohorts), *jax.device_put(trees, self.programs.replicated))
-        return self.placed[1:]
-
     def _evaluate(self, due: list[Member]) -> None:
         """Scores the members on their cohorts' evaluation batches and reports a line of history for each."""
+        on = self.scored_on
         for shape, lanes in self.lanes.items():
             here = [m for m in due if self.place[m][0] == shape]
             if not here:
@@ -231,7 +212,7 @@ class _Loop:
             arrays = self._integers(self.programs.by_lane, active, slot)
             state = self.states[shape]
             scores = self.programs.evaluate[shape](
-                state["params"], self.hypers[shape], *arrays, self.eval_batches, self.eval_context
+                state["params"], self.hypers[shape], *arrays, on.places, on.batches, on.context
             )
             *scores, summed, count = (np.asarray(a) for a in (*scores, state["loss_sum"], state["loss_count"]))
             for m in here:
@@ -289,10 +270,3 @@ def _rates(member: Member) -> dict[str, float]:
     hyper = {name: float(value) for name, value in member.hyper.items()}
     rates = hyper["lr"] * factor(hyper, np.arange(member.step + 1.0), np)
     return {"lr": float(rates[-1]), "tau": float(rates[:-1].sum())}
-
-
-def _stack(trees: list[Tree]) -> Tree:
-    """Trees stacked along a new axis; an empty place is filled with some other tree's values."""
-    filler = next(tree for tree in trees if tree is not None)
-    filled = [filler if tree is None else tree for tree in trees]
-    return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *filled)

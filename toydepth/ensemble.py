@@ -11,20 +11,22 @@ they are as large as memory allows.
 
 from __future__ import annotations
 
-import functools
+import bisect
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
 import numpy as np
 
-from .config import RunConfig
-from .optimizer import build
+from .config import ConfigError, RunConfig
+from .memory import Memory, Sizes
+from .memory import tree_bytes as tree_bytes
 from .optimizer import hyper_of as optimizer_hyper
 from .problems import Problem, Stream, hyper_of, problem_of, source_of
+from .staging import rows_of
 
 Tree = Any
 STAGED_BYTES = 128e6  # the bound on batches staged ahead, per device
@@ -94,6 +96,11 @@ class Member:
         return min(self.steps, *later)
 
     @property
+    def generation(self) -> int:
+        """How many runs it has grown from, one after the other."""
+        return self.parent.generation + 1 if self.parent else 0
+
+    @property
     def earlier_flops(self) -> float:
         """The work of all runs that it has grown from."""
         parent = self.parent
@@ -112,6 +119,13 @@ class Cohort:
     period: int  # batches before the data repeat; 0: never
     members: list[Member] = field(default_factory=list)
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for cohorts that see the same batches."""
+        one = self.members[0]
+        leaves = (np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(self.source))
+        return (one.shape.problem.stream, one.config.runtime.precision, self.seed, self.period, *leaves)
+
 
 @dataclass
 class Wave:
@@ -123,6 +137,12 @@ class Wave:
     @property
     def members(self) -> list[Member]:
         return [member for cohort in self.cohorts for member in cohort.members]
+
+    def leave_out(self, members: Sequence[Member]) -> None:
+        """Takes members out, and cohorts of which none is left."""
+        for group in [*(c.members for c in self.cohorts), *(lane for lanes in self.lanes.values() for lane in lanes)]:
+            group[:] = [member for member in group if member not in members]
+        self.cohorts[:] = [cohort for cohort in self.cohorts if cohort.members]
 
     def streams(self) -> int:
         """Distinct (cohort, step) pairs; never more later than at the start."""
@@ -138,6 +158,8 @@ class Family:
     slots: int  # cohorts or streams staged side by side
     chunk: int  # steps staged ahead, a multiple of the devices
     width: dict[Shape, int]  # lanes per device
+    memory: Memory = field(init=False)  # of its largest wave
+    note: str = ""  # a line on why there are more waves than there would be with more memory
 
 
 def plan(members: Sequence[Member], devices: int, memory: float = math.inf) -> list[Family]:
@@ -145,6 +167,9 @@ def plan(members: Sequence[Member], devices: int, memory: float = math.inf) -> l
 
     Members that have diverged are left out. The order of waves follows the data seeds, so that the first replicate of
     every regime is finished first.
+
+    Raises:
+        ConfigError: a member does not fit into the memory even alone with its teacher.
     """
     grouped: dict[Mode, dict[Any, Cohort]] = defaultdict(dict)
     for member in members:
@@ -161,19 +186,74 @@ def plan(members: Sequence[Member], devices: int, memory: float = math.inf) -> l
 
 
 def _family(mode: Mode, cohorts: list[Cohort], devices: int, limit: float) -> Family:
+    """The family of cohorts, in as many waves as the memory asks for."""
     cohorts = sorted(cohorts, key=lambda cohort: cohort.seed)
-    waves = [_wave(part, devices) for part in _partition(mode, cohorts, devices, limit)]
+    members = [member for cohort in cohorts for member in cohort.members]
+    sizes = Sizes.of(mode, cohorts[0].source, members)
+    roomy = _sized(sizes, _waves(sizes, cohorts, devices, math.inf), devices, math.inf)
+    if roomy.memory.arrays <= limit:
+        return roomy
+    for member in {member.shape: member for member in members}.values():
+        _check_alone(sizes, member, devices, limit)
+    family, target = roomy, limit
+    # Waves share the sizes of their programs, so that some may grow by the others
+    while family.memory.arrays > limit and any(len(wave.members) > 1 for wave in family.waves):
+        family = _sized(sizes, _waves(sizes, cohorts, devices, target), devices, limit)
+        target *= 0.8
+    if len(family.waves) > len(roomy.waves):
+        family.note = (
+            f"{len(members)} runs and twins are trained in {len(family.waves)} parts instead of {len(roomy.waves)}: "
+            f"they would need {gigabytes(roomy.memory.arrays)}, and {_allowed(members[0], limit)}"
+        )
+    return family
+
+
+def _sized(sizes: Sizes, waves: list[Wave], devices: int, limit: float) -> Family:
+    """A family of waves whose programs serve the largest of them; chunks are as long as memory is left for."""
     slots = max(max(wave.streams(), len(wave.cohorts)) for wave in waves)
     shapes = {shape: None for wave in waves for shape in wave.lanes}
     width = {shape: max(max(map(len, wave.lanes[shape])) for wave in waves if shape in wave.lanes) for shape in shapes}
-    by_memory = int(min(STAGED_BYTES, limit / 8) / (slots * batch_bytes(mode.stream, cohorts[0].source)))
-    chunk = max(min(by_memory, 128), mode.eval_batches)
-    return Family(mode, waves, slots, devices * math.ceil(chunk / devices), width)
+    wanted, scored = min(STAGED_BYTES / (slots * sizes.batch), 128), sizes.mode.eval_batches
+    longest, shortest = (devices * math.ceil(max(n, scored) / devices) for n in (wanted, min(wanted, 8)))
+    family = Family(sizes.mode, waves, slots, longest, width)
+    while True:
+        rows = rows_of(family, devices)
+        held = [
+            sizes.memory({shape: width[shape] for shape in wave.lanes}, len(wave.cohorts), slots, rows, devices)
+            for wave in waves
+        ]
+        family.memory = max(held, key=lambda memory: memory.arrays)
+        if family.memory.arrays <= limit or family.chunk <= shortest:
+            return family
+        family.chunk = max(devices * (family.chunk // (2 * devices)), shortest)
 
 
-def _partition(mode: Mode, cohorts: list[Cohort], devices: int, limit: float) -> list[list[Cohort]]:
-    """Cohorts dealt into waves: enough to keep all devices busy in every ensemble, never more than fits."""
-    if mode.batching == "vmap":
+def _check_alone(sizes: Sizes, member: Member, devices: int, limit: float) -> None:
+    """Raises `ConfigError` unless a run fits into the memory alone."""
+    wave = _wave([Cohort({}, 0, 0, [member])], devices)
+    need = _sized(sizes, [wave], devices, limit).memory
+    if need.arrays > limit:
+        label = member.shape.problem.label()
+        raise ConfigError(
+            f"{_allowed(member, limit)}; a run of {label} needs {gigabytes(need.arrays * 1.01)} even alone with its "
+            f"teacher; allowed is that or more, or a smaller train.batch, train.eval_batches or network"
+        )
+
+
+def _allowed(member: Member, limit: float) -> str:
+    """The limit in words."""
+    given = member.config.runtime.memory_gb
+    return (
+        f"runtime.memory_gb={given:g}" if given else f"runtime.memory_gb is {gigabytes(limit)} (half of what is free)"
+    )
+
+
+def _waves(sizes: Sizes, cohorts: list[Cohort], devices: int, limit: float) -> list[Wave]:
+    """Cohorts dealt into waves: enough to keep all devices busy in every ensemble, never more than fits.
+
+    What does not fit even alone is a wave of its own.
+    """
+    if sizes.mode.batching == "vmap":
         enough = len(cohorts)
     else:
         work: dict[Shape, list[float]] = defaultdict(list)
@@ -181,29 +261,33 @@ def _partition(mode: Mode, cohorts: list[Cohort], devices: int, limit: float) ->
             work[member.shape].append(member.remaining_flops())
         lanes = min(int(sum(flops) / max(1.0, *flops)) or 1 for flops in work.values())  # a twin is half a lane
         enough = devices // math.gcd(devices, lanes)
-    parts: list[list[Cohort]] = [[]]
-    held = 0.0
-    for piece in (piece for cohort in cohorts for piece in _split(cohort, mode.batching, limit)):
-        memory = sum(member_bytes(member, mode.batching) for member in piece.members)
-        if parts[-1] and (len(parts[-1]) >= enough or held + memory > limit):
-            parts.append([])
-            held = 0.0
-        parts[-1].append(piece)
-        held += memory
-    return parts
+
+    def fits(cohorts: list[Cohort]) -> bool:
+        wave = _wave(cohorts, devices)
+        return _sized(sizes, [wave], devices, limit).memory.arrays <= limit
+
+    waves, rest = [], cohorts
+    while rest:
+        part, rest = _next(rest, enough, fits)
+        waves.append(_wave(part, devices))
+    return waves
 
 
-def _split(cohort: Cohort, batching: str, limit: float) -> list[Cohort]:
-    """A cohort as pieces that fit into memory; usually itself."""
-    pieces, held = [replace(cohort, members=[])], 0.0
-    for member in cohort.members:
-        memory = member_bytes(member, batching)
-        if pieces[-1].members and held + memory > limit:
-            pieces.append(replace(cohort, members=[]))
-            held = 0.0
-        pieces[-1].members.append(member)
-        held += memory
-    return pieces
+def _next(
+    cohorts: list[Cohort], enough: int, fits: Callable[[list[Cohort]], bool]
+) -> tuple[list[Cohort], list[Cohort]]:
+    """The next wave's cohorts, or as many members of the first one as fit, and what is left for later waves."""
+    if whole := _most(cohorts[:enough], fits):
+        return cohorts[:whole], cohorts[whole:]
+    first = cohorts[0]
+    n = max(1, _most(first.members, lambda members: fits([replace(first, members=members)])))
+    left = [replace(first, members=first.members[n:])] if n < len(first.members) else []
+    return [replace(first, members=first.members[:n])], [*left, *cohorts[1:]]
+
+
+def _most(items: list[Any], fits: Callable[[list[Any]], bool]) -> int:
+    """How many of the first items fit together."""
+    return bisect.bisect_left(range(1, len(items) + 1), True, key=lambda n: not fits(items[:n]))
 
 
 def _wave(cohorts: list[Cohort], devices: int) -> Wave:
@@ -223,31 +307,11 @@ def _wave(cohorts: list[Cohort], devices: int) -> Wave:
     return Wave(cohorts, lanes)
 
 
-def batch_bytes(stream: Stream, source: Tree) -> int:
-    """Bytes of one batch of a stream."""
-    fixed = jax.eval_shape(stream.init, source)
-    return tree_bytes(jax.eval_shape(stream.draw, fixed, jax.random.key(0)))
-
-
 def parameters(problem: Problem) -> int:
     """The number of trained parameters."""
     return sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(problem.init, jax.random.key(0))))
 
 
-@functools.cache
-def state_bytes(shape: Shape) -> int:
-    """Bytes of a member's parameters and optimizer state."""
-    params = jax.eval_shape(shape.problem.init, jax.random.key(0))
-    hyper = defaultdict(float)  # the state's structure depends on the optimizer's name alone
-    return tree_bytes(params) + tree_bytes(jax.eval_shape(build(shape.optimizer, hyper, 1.0).init, params))
-
-
-def member_bytes(member: Member, batching: str) -> float:
-    """What a member holds: its state, in and out; batched with others also the states kept for its backward pass."""
-    kept = member.shape.problem.activation_bytes() if batching == "vmap" else 0.0
-    return 2.0 * state_bytes(member.shape) + kept
-
-
-def tree_bytes(tree: Tree) -> int:
-    """Bytes of all leaves of a tree of arrays or shapes."""
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+def gigabytes(size: float) -> str:
+    """Bytes in words."""
+    return f"{size / 1e9:.3g} GB"

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from .config import RunConfig
 from .devices import memory
-from .ensemble import Family, Member, member_bytes, parameters, plan, state_bytes, tree_bytes
+from .ensemble import Family, Member, parameters, plan
 from .problems import source_of
 from .programs import fresh_state, update
 from .store import TWIN
@@ -35,38 +35,42 @@ def print_forecast(
         folder: the sweep's folder.
         devices: what would train.
     """
-    waiting, limit = generations(unfinished, folder), memory(devices, configs[0].runtime.memory_gb)
-    members = [member for generation in waiting for member in generation]
-    families = [family for generation in waiting for family in plan(generation, len(devices), limit)]
-    _print(len(configs), len(configs) - len(unfinished), members, families, folder, devices)
+    _print(len(configs), len(configs) - len(unfinished), families(unfinished, folder, devices), folder, devices)
 
 
-def _print(
-    runs: int, done: int, members: Sequence[Member], families: Sequence[Family], folder: Path, devices: Sequence[Any]
-) -> None:
+def families(unfinished: Mapping[str, RunConfig], folder: Path, devices: Sequence[Any]) -> list[Family]:
+    """What would be trained, planned as for training, generation by generation; all from step 0.
+
+    Raises:
+        ConfigError: a run does not fit into the memory.
+    """
+    if not unfinished:
+        return []
+    limit = memory(devices, next(iter(unfinished.values())).runtime.memory_gb)
+    waiting = generations(unfinished, folder)
+    return [family for generation in waiting for family in plan(generation, len(devices), limit)]
+
+
+def _print(runs: int, done: int, families: Sequence[Family], folder: Path, devices: Sequence[Any]) -> None:
+    members = [member for family in families for wave in family.waves for member in wave.members]
     console = Console()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("shape group", "optimizer", "runs", "twins", "parameters", "TFLOP", "memory MB"):
+    for name in ("shape group", "optimizer", "runs", "twins", "parameters", "TFLOP"):
         table.add_column(name, justify="left" if name in ("shape group", "optimizer") else "right")
     for family in families:
         for shape in family.width:
-            here = [m for m in members if m.shape == shape]
+            here = [m for wave in family.waves for m in wave.members if m.shape == shape]
             twins = sum(m.name.endswith(TWIN) for m in here)
             flops = sum(m.remaining_flops() for m in here)
-            held = sum(member_bytes(m, family.mode.batching) for m in here)
-            row = (
-                len(here) - twins,
-                twins,
-                f"{parameters(shape.problem):,}",
-                f"{flops / 1e12:.3g}",
-                f"{held / 1e6:.3g}",
-            )
+            row = (len(here) - twins, twins, f"{parameters(shape.problem):,}", f"{flops / 1e12:.3g}")
             table.add_row(shape.problem.label(), shape.optimizer, *map(str, row))
     if families:
         console.print(table)
     students = sum(member.remaining_flops() for member in members)
     teachers = sum(_teacher_flops(family) for family in families)
-    held = max((_memory(family, len(devices)) for family in families), default=0.0)
+    largest = max((family.memory for family in families), key=lambda memory: memory.total, default=None)
+    held = f"memory about {largest.total / 1e6:.0f} MB ({largest.words()})\n" if largest else ""
+    notes = "".join(f"{family.note}\n" for family in families if family.note)
     with jax.default_matmul_precision(members[0].config.runtime.precision if members else "float32"):
         rate = calibrate(members, devices) if members else 0.0
     seconds = (students + teachers) / rate if members else 0.0
@@ -75,10 +79,11 @@ def _print(
     console.print(
         f"{runs} runs, {done} of them done; {groups} shape groups in {waves} waves on {len(devices)} devices\n"
         f"students {students / 1e12:.3g} TFLOP, teachers {teachers / 1e12:.3g} TFLOP\n"
-        f"memory about {held / 1e6:.0f} MB\n"
+        f"{held}{notes}"
         f"predicted time {_duration(seconds)} and compilation, at {rate / 1e9:.0f} GFLOP/s\n"
         f"folder {folder}",
         highlight=False,
+        soft_wrap=True,
     )
 
 
@@ -105,15 +110,6 @@ def _teacher_flops(family: Family) -> float:
     """Every (cohort, step) is drawn once, for its longest member."""
     steps = sum(max(m.steps - m.step for m in cohort.members) for wave in family.waves for cohort in wave.cohorts)
     return steps * family.mode.stream.flops()
-
-
-def _memory(family: Family, devices: int) -> float:
-    """Bytes held while a wave of the family trains: its members, and the batches staged for them on each device."""
-    lanes = sum(width * devices * 2 * state_bytes(shape) for shape, width in family.width.items())
-    source = family.waves[0].cohorts[0].source
-    fixed = jax.eval_shape(family.mode.stream.init, source)
-    batch = tree_bytes(jax.eval_shape(family.mode.stream.draw, fixed, jax.random.key(0)))
-    return lanes + (devices + 1) * family.slots * (family.chunk * batch + tree_bytes(fixed))
 
 
 def _duration(seconds: float) -> str:

@@ -14,10 +14,10 @@ import numpy as np
 import polars as pl
 from jaxtyping import Array, Float
 
-from . import checkpoint, engine, extension, programs, store
+from . import checkpoint, extension, programs, store
 from .config import ConfigError, DepthConfig, RunConfig, own_code
 from .network import Network, entry
-from .problems import hyper_of, problem_of, source_of
+from .problems import hyper_of, problem_of, role_key, source_of
 from .problems.depth import DepthProblem
 
 Tree = Any
@@ -118,7 +118,7 @@ class Run:
     @functools.cached_property
     def inputs(self) -> Float[Array, "eval_batches batch width"]:
         """The inputs that the run was evaluated on."""
-        key, draw = engine.role_key(self.config.seed, "eval"), self._problem.stream.inputs
+        key, draw = role_key(self.config.seed, "eval"), self._problem.stream.inputs
         batches = jnp.arange(self.config.train.eval_batches)
         return jax.jit(lambda i: jax.lax.map(lambda i: draw(jax.random.fold_in(key, i)), i))(batches)
 

@@ -20,12 +20,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from .devices import usable_cores
 from .ensemble import Family, Mode, Shape
 from .optimizer import build, factor
-from .problems import Problem, Stream, losses
+from .problems import Problem, losses
+from .staging import batch_of, gathering, rows_of, staging
 
 Tree = Any
 
@@ -38,10 +39,15 @@ class Programs:
     Attributes:
         init: source -> what is fixed behind a stream's batches.
         fresh: for each shape, key -> a member's state at step 0.
-        stage: (fixed[K], keys[K, 2], first[K], count[K], period[K], offsets[S]) -> staged batches.
-        advance: for each shape, (state, hyper, first, count, eval_every, slot, staged, context) -> state, donated.
-        evaluate: for each shape, (params, hyper, active, slot, staged, context) -> the mean loss, its standard error,
-            and the mean losses of either half of the samples.
+        rows: steps for which each device has room in staged batches, for training and for evaluation.
+        staged: the shapes of staged batches.
+        stage: for each device, (fixed[K], keys[K, 2], first[K], count[K], period[K], offsets) -> its part of the staged
+            batches, see `toydepth.staging`.
+        gather: all parts -> the staged batches, on every device.
+        advance: for each shape, (state, hyper, first, count, eval_every, slot, places, staged, context) -> state,
+            donated.
+        evaluate: for each shape, (params, hyper, active, slot, places, staged, context) -> the mean loss, its
+            standard error, and the mean losses of either half of the samples.
         compile_seconds: seconds that tracing and compiling took, for each of them.
     """
 
@@ -52,50 +58,55 @@ class Programs:
         self.compile_seconds: dict[Any, float] = {}
         mode, slots = family.mode, family.slots
 
-        init = self._traced("init", mode.stream.init, (family.waves[0].cohorts[0].source,))
+        init = self._traced("init", jax.jit(mode.stream.init), (family.waves[0].cohorts[0].source,))
         fixed = init.out_info
         context = self._stacked(jax.eval_shape(mode.stream.context, fixed), slots, self.replicated)
-        per_slot = self._array((slots,), jnp.int32, self.replicated)
-        keys = self._array((slots, 2), jnp.uint32, self.replicated)
-        offsets = self._array((family.chunk,), jnp.int32, self.by_lane)
-        stage = self._traced(
-            "stage",
-            _staging(mode.stream, mesh),
-            (self._stacked(fixed, slots, self.replicated), keys, per_slot, per_slot, per_slot, offsets),
+        self.rows = {"data": rows_of(family, self.devices), "eval": math.ceil(mode.eval_batches / self.devices)}
+        jobs: dict[Any, Any] = {"init": init}
+        stage = jax.jit(staging(mode.stream, lambda: traces.update(teacher=1)))
+        for d, device in enumerate(mesh.devices.flat):
+            here = SingleDeviceSharding(device)
+            per_slot = self._array((slots,), jnp.int32, here)
+            keys = self._array((slots, 2), jnp.uint32, here)
+            offsets = self._array((max(self.rows.values()),), jnp.int32, here)
+            arguments = (self._stacked(fixed, slots, here), keys, per_slot, per_slot, per_slot, offsets)
+            jobs["stage", d] = self._traced(("stage", d), stage, arguments)
+        parts = jax.tree.map(
+            lambda a: self._array((self.devices, *a.shape[1:]), a.dtype, self.by_lane), jobs["stage", 0].out_info
         )
-        self.eval_rows = math.ceil(mode.eval_batches / self.devices)
-        batches = {}
-        for name, rows in (("train", family.chunk // self.devices), ("eval", self.eval_rows)):
-            batches[name] = jax.tree.map(
-                lambda a, rows=rows: self._array((*a.shape[:2], rows, *a.shape[3:]), a.dtype, self.replicated),
-                stage.out_info,
-            )
-        jobs: dict[Any, Any] = {"init": init, "stage": stage}
+        jobs["gather"] = self._traced("gather", jax.jit(gathering(mesh)), (parts,))
+        self.staged = jax.tree.map(lambda a: self._array(a.shape, a.dtype, self.replicated), parts)
+        scored = jax.tree.map(
+            lambda a: self._array((*a.shape[:2], self.rows["eval"], *a.shape[3:]), a.dtype, self.replicated),
+            self.staged,
+        )
+        places = self._array((family.chunk, 2), jnp.int32, self.replicated)
         key = jax.eval_shape(jax.random.key, 0)
         for shape, width in family.width.items():
             lanes = width * self.devices
             member = next(m for w in family.waves for m in w.members if m.shape == shape)
-            fresh = self._traced(("fresh", shape), functools.partial(fresh_state, shape), (key,))
+            fresh = self._traced(("fresh", shape), jax.jit(functools.partial(fresh_state, shape)), (key,))
             jobs["fresh", shape] = fresh
             state = self._stacked(fresh.out_info, lanes, self.by_lane)
             hyper = self._stacked(member.hyper, lanes, self.by_lane)
             whole = self._array((lanes,), jnp.int32, self.by_lane)
-            arguments = (state, hyper, whole, whole, whole, whole, batches["train"], context)
-            jobs["advance", shape] = self._traced(
-                ("advance", shape), _advance(shape, mode.batching, mesh), arguments, donate_argnums=0
-            )
-            arguments = (state["params"], hyper, whole, whole, batches["eval"], context)
-            jobs["evaluate", shape] = self._traced(("evaluate", shape), _evaluate(shape, mode, mesh), arguments)
+            arguments = (state, hyper, whole, whole, whole, whole, places, self.staged, context)
+            advance = jax.jit(_advance(shape, mode.batching, mesh), donate_argnums=0)
+            jobs["advance", shape] = self._traced(("advance", shape), advance, arguments)
+            arguments = (state["params"], hyper, whole, whole, places, scored, context)
+            evaluate = jax.jit(_evaluate(shape, mode, mesh))
+            jobs["evaluate", shape] = self._traced(("evaluate", shape), evaluate, arguments)
         with ThreadPoolExecutor(min(usable_cores(), len(jobs))) as pool:
             compiled = dict(zip(jobs, pool.map(self._compiled, jobs, jobs.values()), strict=True))
-        self.init, self.stage = compiled["init"], compiled["stage"]
+        self.init, self.gather = compiled["init"], compiled["gather"]
+        self.stage = [compiled["stage", d] for d in range(self.devices)]
         self.fresh = {shape: compiled["fresh", shape] for shape in family.width}
         self.advance = {shape: compiled["advance", shape] for shape in family.width}
         self.evaluate = {shape: compiled["evaluate", shape] for shape in family.width}
 
-    def _traced(self, name: Any, function: Callable[..., Any], arguments: tuple[Any, ...], **options: Any) -> Any:
+    def _traced(self, name: Any, function: Any, arguments: tuple[Any, ...]) -> Any:
         start = time.perf_counter()
-        traced = jax.jit(function, **options).trace(*arguments)
+        traced = function.trace(*arguments)
         self.compile_seconds[name] = time.perf_counter() - start
         return traced
 
@@ -137,46 +148,12 @@ class _Zeros(dict[str, float]):
         return 0.0
 
 
-def _staging(stream: Stream, mesh: Mesh) -> Callable[..., Tree]:
-    """(fixed[K], key[K], first[K], count[K], period[K], offsets[S]) -> batches [devices, K, S/devices, ...].
-
-    Step i of slot k stands at [i % devices, k, i // devices], so that short chunks are spread as evenly as long ones.
-    """
-
-    def draw(fixed: Tree, key: Any, step: Any) -> Tree:
-        return stream.draw(fixed, jax.random.fold_in(jax.random.wrap_key_data(key), step))
-
-    def local(fixed: Tree, keys: Any, first: Any, count: Any, period: Any, offsets: Any) -> Tree:
-        traces["teacher"] += 1
-
-        def slot(args: Any) -> Tree:
-            fixed, key, first, count, period = args
-
-            def one(offset: Any) -> Tree:
-                step = first + offset
-                step = jnp.where(period > 0, step % jnp.maximum(period, 1), step)
-                batch = jax.eval_shape(draw, fixed, key, step)
-                nothing = lambda: jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), batch)  # noqa: E731
-                return jax.lax.cond(offset < count, lambda: draw(fixed, key, step), nothing)
-
-            return jax.lax.map(one, offsets)  # one batch fills a device, and `vmap` would draw beyond `count`
-
-        return jax.lax.all_gather(jax.lax.map(slot, (fixed, keys, first, count, period)), "runs")
-
-    spec = PartitionSpec()
-    return jax.shard_map(
-        local,
-        mesh=mesh,
-        in_specs=(spec, spec, spec, spec, spec, PartitionSpec("runs")),
-        out_specs=spec,
-        check_vma=False,
-    )
-
-
 def _advance(shape: Shape, batching: str, mesh: Mesh) -> Callable[..., Tree]:
-    """(state, hyper, first, count, eval_every, slot, staged, context) -> state after `count` more steps, per lane."""
+    """(state, hyper, first, count, every, slot, places, staged, context) -> state `count` steps later, per lane."""
 
-    def local(state: Tree, hyper: Tree, first: Any, count: Any, every: Any, slot: Any, staged: Tree, ctx: Tree) -> Tree:
+    def local(
+        state: Tree, hyper: Tree, first: Any, count: Any, every: Any, slot: Any, places: Any, staged: Tree, ctx: Tree
+    ) -> Tree:
         traces["student"] += 1
 
         def lane(args: Any) -> Tree:
@@ -185,7 +162,7 @@ def _advance(shape: Shape, batching: str, mesh: Mesh) -> Callable[..., Tree]:
 
             def step(carry: Any) -> Any:
                 i, state = carry
-                return i + 1, update(shape, state, hyper, _batch(staged, slot, i), context, first + i, every)
+                return i + 1, update(shape, state, hyper, batch_of(staged, places, slot, i), context, first + i, every)
 
             def unfinished(carry: Any) -> Any:
                 return (carry[0] < count) & (carry[1]["diverged"] < 0)
@@ -195,7 +172,7 @@ def _advance(shape: Shape, batching: str, mesh: Mesh) -> Callable[..., Tree]:
         return _each(batching)(lane)((state, hyper, first, count, every, slot))
 
     runs, spec = PartitionSpec("runs"), PartitionSpec()
-    specs = (runs, runs, runs, runs, runs, runs, spec, spec)
+    specs = (runs, runs, runs, runs, runs, runs, spec, spec, spec)
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=runs, check_vma=False)
 
 
@@ -223,11 +200,11 @@ def mean_loss(params: Tree, problem: Problem, batch: Tree, context: Tree, hyper:
 
 
 def _evaluate(shape: Shape, mode: Mode, mesh: Mesh) -> Callable[..., Tree]:
-    """(params, hyper, active, slot, batches, context) -> mean loss, its standard error, and the means over every other
-    sample from the first and from the second one on, per active lane."""
+    """(params, hyper, active, slot, places, staged, context) -> the mean loss, its standard error, and the means over
+    every other sample from the first and from the second one on, per active lane."""
     problem, batches = shape.problem, mode.eval_batches
 
-    def local(params: Tree, hyper: Tree, active: Any, slot: Any, staged: Tree, ctx: Tree) -> Tree:
+    def local(params: Tree, hyper: Tree, active: Any, slot: Any, places: Any, staged: Tree, ctx: Tree) -> Tree:
         traces["evaluation"] += 1
 
         def lane(args: Any) -> Tree:
@@ -235,7 +212,7 @@ def _evaluate(shape: Shape, mode: Mode, mesh: Mesh) -> Callable[..., Tree]:
 
             def scores() -> Any:
                 context = _at(ctx, slot)
-                inputs = jax.lax.map(lambda i: _batch(staged, slot, i), jnp.arange(batches))
+                inputs = jax.lax.map(lambda i: batch_of(staged, places, slot, i), jnp.arange(batches))
                 return score(
                     problem,
                     predictions(problem, params, inputs, context, hyper),
@@ -247,7 +224,7 @@ def _evaluate(shape: Shape, mode: Mode, mesh: Mesh) -> Callable[..., Tree]:
         return _each(mode.batching)(lane)((params, hyper, active, slot))
 
     runs, spec = PartitionSpec("runs"), PartitionSpec()
-    specs = (runs, runs, runs, runs, spec, spec)
+    specs = (runs, runs, runs, runs, spec, spec, spec)
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=runs, check_vma=False)
 
 
@@ -274,10 +251,6 @@ def score(problem: Problem, predictions: Tree, targets: Tree) -> tuple[Any, Any,
 def _each(batching: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """How a function of one lane becomes a function of a device's lanes."""
     return jax.vmap if batching == "vmap" else lambda f: lambda xs: jax.lax.map(f, xs)
-
-
-def _batch(staged: Tree, slot: Any, i: Any) -> Tree:
-    return jax.tree.map(lambda a: a[i % a.shape[0], slot, i // a.shape[0]], staged)
 
 
 def _at(tree: Tree, index: Any) -> Tree:

@@ -6,12 +6,13 @@ import functools
 import logging
 import math
 import platform
-import queue
 import subprocess
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,12 @@ from tqdm import tqdm
 from . import checkpoint, store
 from .config import has_twin
 from .engine import Outcome
-from .ensemble import Member, Shape, parameters
+from .ensemble import Member, Shape, parameters, tree_bytes
 from .exponents import CONVERGED_ABOVE, budget_slope
 from .programs import fresh_state, state_of
 
 Tree = Any
+WAITING_BYTES = 64e6  # the bound on states that wait to be written
 SCORES = ("loss", "loss_sem", "loss_first", "loss_second")  # of an evaluation
 log = logging.getLogger(__name__)
 
@@ -35,8 +37,8 @@ log = logging.getLogger(__name__)
 class FolderRecorder:
     """The engine's recorder for a sweep's folder.
 
-    One thread writes everything, in the order in which it came, while training goes on. What cannot be written
-    fails the run that it belongs to, and no other.
+    One thread writes everything, in the order in which it came, while training goes on, unless too much waits to be
+    written. What cannot be written fails the run that it belongs to, and no other.
 
     Args:
         folder: the sweep's folder.
@@ -60,8 +62,10 @@ class FolderRecorder:
             mininterval=0.2 if sys.stderr.isatty() else 5.0,
             dynamic_ncols=True,
         )
+        vars(self.bar)["_time"] = time.monotonic  # instead of the clock on the wall, which may jump
+        self.bar.start_t = self.bar.last_print_t = time.monotonic()
         self._boards: dict[str, Any] = {}
-        self._jobs: queue.SimpleQueue[tuple[str, Callable[[], None]] | None] = queue.SimpleQueue()
+        self._jobs = _Jobs(WAITING_BYTES)
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
 
@@ -70,18 +74,18 @@ class FolderRecorder:
     def evaluated(self, member: Member, row: dict[str, float | None]) -> None:
         run, twin = _split(member)
         folder, step = store.run_folder(self.folder, member.name), member.step
-        self._jobs.put((run, lambda: store.append_history(folder, row)))
+        self._jobs.put(run, lambda: store.append_history(folder, row))
         if member.config.runtime.tensorboard:
-            self._jobs.put((run, lambda: self._scalars(member.name, row)))
+            self._jobs.put(run, lambda: self._scalars(member.name, row))
         if not twin:
-            self._jobs.put((run, lambda: store.write_status(folder, "running", step)))
+            self._jobs.put(run, lambda: store.write_status(folder, "running", step))
             self.losses[run] = member.loss
             self._postfix(member)
 
     def checkpoint(self, member: Member, state: Tree) -> None:
         tree, step = _with_progress(member, state), member.step
-        path = store.run_folder(self.folder, member.name) / "checkpoint"
-        self._jobs.put((_split(member)[0], lambda: checkpoint.save_step(path, step, tree)))
+        folder = store.run_folder(self.folder, member.name)
+        self._jobs.put(_split(member)[0], lambda: _save_step(folder, step, tree), tree_bytes(tree))
 
     def finished(self, member: Member, outcome: Outcome, state: Tree) -> None:
         run, twin = _split(member)
@@ -91,33 +95,37 @@ class FolderRecorder:
             self.checkpoint(member, state)
         if twin:
             result, path = self._result(member, outcome), store.run_folder(self.folder, member.name)
-            self._jobs.put((run, lambda: store.write_json(path / "result.json", result)))
+            if member.config.grows() and outcome.status == "done":
+                self._jobs.put(run, lambda: _keep_params(path, member))
+            self._jobs.put(run, lambda: store.write_json(path / "result.json", result))
         else:
             self.losses.pop(run, None)
         if "run" in ended and (half := self._half_loss(run, ended)) is not None:
-            self._jobs.put((run, lambda: self._conclude(run, half)))
+            self._jobs.put(run, lambda: self._conclude(run, half))
 
     def progress(self, flops: float) -> None:
         self.bar.update(flops)
 
     def interrupted(self) -> bool:
-        return self.stop.is_set()
+        """Whether a signal came, or nothing more can be written for any run."""
+        failed = sum(not run.startswith(store.STAGES) for run in self.failures)
+        return self.stop.is_set() or failed == self.runs
 
     # --- what training calls ---
 
     def failed(self, run: str, error: Exception) -> None:
         """Records that a run could not be trained or written, unless it has ended; its checkpoint stays."""
-        self._jobs.put((run, lambda: self._fail(run, error)))
+        self._jobs.put(run, lambda: self._fail(run, error))
 
     def flush(self) -> None:
         """Waits until all that was reported so far is written."""
         written = threading.Event()
-        self._jobs.put(("", written.set))
+        self._jobs.put("", written.set)
         written.wait()
 
     def close(self) -> None:
         """Waits until everything is written."""
-        self._jobs.put(None)
+        self._jobs.put("", None)
         self._writer.join()
         if self.runs > 1:
             self.bar.set_postfix_str(f"{self.done}/{self.runs} runs done")
@@ -128,8 +136,7 @@ class FolderRecorder:
     # --- inside ---
 
     def _write(self) -> None:
-        while job := self._jobs.get():
-            run, write = job
+        for run, write in self._jobs:
             if run not in self.failures:
                 try:
                     write()
@@ -152,13 +159,13 @@ class FolderRecorder:
         folder = store.run_folder(self.folder, run)
         if store.ended(folder):
             return
-        message = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        log.error("%s failed: %s", run, message)
+        message, unsaid = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}", ""
         try:
             store.write_status(folder, "failed", 0, message)
             store.write_text(folder / "error.log", "".join(traceback.format_exception(error)))
         except OSError as second:
-            log.error("%s: and that could not be written: %s", run, second)
+            unsaid = f" (nor could its status be written: {second.strerror})"
+        log.error("%s failed: %s%s", run, message, unsaid)
 
     def _half_loss(self, run: str, ended: dict[str, Any]) -> float | None:
         """The twin's loss; NaN if the run has no twin or it diverged; None while the twin is still on its way."""
@@ -184,11 +191,10 @@ class FolderRecorder:
         result |= {"half_loss": _finite(half_loss), "slope": _finite(slope)}
         result["converged"] = slope > CONVERGED_ABOVE if math.isfinite(slope) else None
         if outcome.status == "done":
-            tree = checkpoint.restore(folder / "checkpoint" / str(member.step), template(member.shape))
-            checkpoint.save(folder / "params", tree["state"]["params"])
+            _keep_params(folder, member)
         store.write_json(folder / "result.json", result)
         store.write_status(folder, outcome.status, member.step, outcome.message)
-        self.done += 1
+        self.done += not run.startswith(store.STAGES)
 
     def _result(self, member: Member, outcome: Outcome) -> dict[str, Any]:
         problem = member.shape.problem
@@ -215,34 +221,114 @@ class FolderRecorder:
         self.bar.set_postfix_str(text, refresh=False)
 
 
-def resume(sweep: Path, member: Member) -> None:
-    """Sets a member to its latest checkpoint, and cuts its history there; to the start where there is none.
+class _Jobs:
+    """What waits to be written, in order. Whoever adds to it waits while that would make more than `limit` bytes."""
 
-    The start of a grown run is written as its first checkpoint, after which it needs its shallower one no more.
+    def __init__(self, limit: float):
+        self._limit, self._held = limit, 0
+        self._waiting: deque[tuple[str, Callable[[], None] | None, int]] = deque()
+        self._changed = threading.Condition()
+
+    def put(self, run: str, write: Callable[[], None] | None, size: int = 1000) -> None:
+        """Adds a run's job that holds `size` bytes; None ends the iteration."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held or self._held + size <= self._limit)
+            self._held += size
+            self._waiting.append((run, write, size))
+            self._changed.notify_all()
+
+    def __iter__(self) -> Iterator[tuple[str, Callable[[], None]]]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting)
+                run, write, size = self._waiting.popleft()
+            if write is None:
+                return
+            yield run, write
+            del write  # and what it holds
+            with self._changed:
+                self._held -= size
+                self._changed.notify_all()
+
+
+def resume(sweep: Path, member: Member) -> None:
+    """Sets a member to its latest sound checkpoint, and cuts its history there; to the start where there is none.
 
     Raises:
-        checkpoint.CheckpointError: the run that it grows from diverged, or has no final state to read.
+        OSError: its folder cannot be written to.
     """
-    folder, found = store.run_folder(sweep, member.name), None
+    folder = store.run_folder(sweep, member.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    store.remove_parts(folder)
+
+    def fits(step: int, notes: Mapping[str, Any]) -> bool:
+        now = store.history_digest(folder, step or -1)
+        sound = notes.get("history", now) == now  # an earlier version noted nothing
+        if not sound:
+            store.pass_over(folder / "history.jsonl", f"damaged before step {step}; an earlier checkpoint is taken")
+        return sound
+
+    found = None
     if checkpoint.steps(folder / "checkpoint"):
-        found = checkpoint.restore_latest(folder / "checkpoint", template(member.shape))
+        found = checkpoint.restore_latest(folder / "checkpoint", template(member.shape), fits)
     if found is not None:
         member.step, tree = found
         for name in PROGRESS:
             setattr(member, name, float(tree["progress"][name]))
         member.state = tree["state"]
-    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint.forget_after(folder / "checkpoint", -1 if found is None else member.step)
     store.cut_history(folder, member.step or -1)
-    if found is None and member.parent is not None:
-        parent = member.parent
-        if store.result(store.run_folder(sweep, parent.name)).get("status") == "diverged":
-            said = store.read_json(store.run_folder(sweep, parent.name) / "status.json").get("message", "diverged")
+    if not _split(member)[1]:
+        store.write_status(folder, "running", member.step)
+
+
+def grow(sweep: Path, member: Member) -> None:
+    """Starts a member that has no state yet from the one it grows from, which has ended.
+
+    The start is written as its first checkpoint, after which it needs its shallower one no more.
+
+    Raises:
+        checkpoint.CheckpointError: the run that it grows from diverged, or has no final state to read.
+        OSError: its folder cannot be written to.
+    """
+    assert member.parent is not None
+    params = _final_params(sweep, member.parent)
+    state = state_of(member.shape, jax.tree.map(np.asarray, member.shape.problem.grown(params)))
+    member.state = jax.device_get(state)
+    _save_step(store.run_folder(sweep, member.name), 0, _with_progress(member, member.state))
+
+
+def _final_params(sweep: Path, parent: Member) -> Tree:
+    """What a member ended with: its parameters, or those of its last checkpoint where they are lost.
+
+    It lies where it was trained, or among the runs if it has been asked for since.
+    """
+    whole = template(parent.shape)
+    for name in dict.fromkeys((parent.name, parent.name.removeprefix(store.STAGES))):
+        folder = store.run_folder(sweep, name)
+        if store.result(folder).get("status") == "diverged":
+            said = store.read_json(folder / "status.json").get("message", "diverged")
             raise checkpoint.CheckpointError(f"it grows from {parent.name}, which {said}")
-        path = store.run_folder(sweep, parent.name) / "checkpoint" / str(parent.steps)
-        params = checkpoint.restore(path, template(parent.shape))["state"]["params"]
-        state = state_of(member.shape, jax.tree.map(np.asarray, member.shape.problem.grown(params)))
-        member.state = jax.device_get(state)
-        checkpoint.save_step(folder / "checkpoint", 0, _with_progress(member, member.state))
+        for path, wanted in (("params", whole["state"]["params"]), (f"checkpoint/{parent.steps}", whole)):
+            if (folder / path).exists():
+                try:
+                    found = checkpoint.restore(folder / path, wanted)
+                    return found if path == "params" else found["state"]["params"]
+                except checkpoint.CheckpointError as error:
+                    log.warning("passed over a broken checkpoint: %s", error)
+    raise checkpoint.CheckpointError(f"it grows from {parent.name}, which has no final parameters to read")
+
+
+def _save_step(folder: Path, step: int, tree: Tree) -> None:
+    """Writes a checkpoint into a run's folder, with what tells whether the history before it stays what it is."""
+    notes = {"history": store.history_digest(folder, step or -1)}
+    checkpoint.save_step(folder / "checkpoint", step, tree, notes)
+
+
+def _keep_params(folder: Path, member: Member) -> None:
+    """Writes a finished member's parameters, those of its last checkpoint, into its folder."""
+    tree = checkpoint.restore(folder / "checkpoint" / str(member.step), template(member.shape))
+    checkpoint.save(folder / "params", tree["state"]["params"])
 
 
 @functools.cache

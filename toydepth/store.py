@@ -1,24 +1,32 @@
 """Run folders: what lies where, written whole or not at all, and read into one tidy table. Imports no JAX.
 
+What is damaged is passed over wherever it is read, with a line in the log that names the file.
+
 outputs/<sweep>/            sweep.json  runs.parquet  exponents.csv  exponents.json  alpha.png
                         alpha_vs_*.png  report.html
     runs/<run id>/          config.json  history.jsonl  result.json  status.json  checkpoint/  params/  .hydra/
         source/             somebody's own block, teacher or problem as it was when the run was made
-        twin/               history.jsonl  result.json  checkpoint/        (the run at half the steps)
+        twin/               history.jsonl  result.json  checkpoint/  params/ (if grown)    (the run at half the steps)
     stages/<run id>/        the same, of runs that nobody asked for but that grown ones start from
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Container, Iterable, Mapping, Sequence
+import secrets
+import shutil
+import zlib
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
+from . import locks
 from .config import ConfigError, RunConfig, flatten, matters, own_code, parse, recorded, replaced
 from .extension import file_of
 
@@ -39,8 +47,12 @@ RESULT = {
 }
 ADHOC = "adhoc"
 ENDED = ("done", "diverged")  # what is not trained again
+STATUS = (*ENDED, "running", "failed")
 STAGES = "stages/"  # before a run's id: a run that only serves grown ones as a start
 TWIN = "/twin"  # behind a run's id: the name of its twin
+PART = ".part-"  # in the name of what is still being written; it begins with a dot
+log = logging.getLogger(__name__)
+_passed_over: set[Path] = set()
 
 
 def sweep_folder(config: RunConfig) -> Path:
@@ -56,23 +68,45 @@ def run_folder(sweep: Path, name: str) -> Path:
 
 def stage_name(sweep: Path, name: str, requested: Container[str]) -> str:
     """Under which name the run is found that a grown one starts from: a run of the sweep, or a stage beside them."""
-    return name if name in requested or ended(run_folder(sweep, name)) else STAGES + name
+    return name if name in requested or begun(run_folder(sweep, name)) else STAGES + name
+
+
+def begun(folder: Path) -> bool:
+    """Whether something of a run has been trained."""
+    return (folder / "history.jsonl").exists() or (folder / "checkpoint").exists()
 
 
 def promote(sweep: Path, name: str) -> None:
-    """Makes a run of what has been trained as a stage, now that it is asked for."""
+    """Makes a run of what has been trained as a stage, now that it is asked for and nobody is training it."""
     stage, run = run_folder(sweep, STAGES + name), run_folder(sweep, name)
-    if stage.exists() and not run.exists():
-        os.replace(stage, run)
+    if not stage.exists() or begun(run):
+        return
+    with into(sweep), locks.turn(sweep):
+        if name not in locks.holders(sweep) and stage.exists():
+            shutil.rmtree(run, ignore_errors=True)  # asked for while the stage was in training: nothing but a config
+            os.replace(stage, run)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty if there is none or it is broken."""
+    """The object in a JSON file; empty if there is none or it is damaged."""
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except FileNotFoundError:
         return {}
-    return found if isinstance(found, dict) else {}
+    except (OSError, ValueError, RecursionError) as error:
+        pass_over(path, str(error).partition("\n")[0] if isinstance(error, OSError) else "damaged")
+        return {}
+    if not isinstance(found, dict):
+        pass_over(path, "damaged")
+        return {}
+    return found
+
+
+def pass_over(path: Path, why: str) -> None:
+    """Says that a file is damaged; once for each."""
+    if path not in _passed_over:
+        _passed_over.add(path)
+        log.warning("passed over %s: %s", path, why)
 
 
 def write_json(path: Path, value: Mapping[str, Any], durable: bool = True) -> None:
@@ -82,7 +116,7 @@ def write_json(path: Path, value: Mapping[str, Any], durable: bool = True) -> No
 
 def write_text(path: Path, text: str, durable: bool = True) -> None:
     """Writes a file whole or not at all: beside its place, flushed to disk if `durable`, then moved there."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part = part_of(path)
     try:
         with part.open("w") as file:
             file.write(text)
@@ -94,6 +128,20 @@ def write_text(path: Path, text: str, durable: bool = True) -> None:
         part.unlink(missing_ok=True)
 
 
+def part_of(path: Path) -> Path:
+    """A name beside a path for what will take its place when complete."""
+    return path.with_name(f".{path.name}{PART}{secrets.token_hex(4)}")
+
+
+def remove_parts(folder: Path) -> None:
+    """Removes what a kill left half written in a run's folder, which nobody else may be training."""
+    for part in (*folder.glob(f".*{PART}*"), *folder.glob(f"checkpoint/.*{PART}*")):
+        if part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
+
+
 def write_status(folder: Path, status: str, step: int, message: str = "") -> None:
     """Says how a run stands: done | running | failed | diverged."""
     write_json(folder / "status.json", {"status": status, "message": message, "step": step}, status != "running")
@@ -101,14 +149,30 @@ def write_status(folder: Path, status: str, step: int, message: str = "") -> Non
 
 def status(folder: Path) -> str:
     """A run's status; empty where nothing has run."""
-    return str(read_json(folder / "status.json").get("status", ""))
+    return str(_standing(folder).get("status", ""))
+
+
+def _standing(folder: Path) -> dict[str, Any]:
+    """A run's status.json; empty if there is none or it is damaged."""
+    path = folder / "status.json"
+    found = read_json(path)
+    if found and not (found.get("status") in STATUS and isinstance(found.get("message", ""), str)):
+        pass_over(path, "damaged")
+        return {}
+    return found
 
 
 def result(folder: Path) -> dict[str, Any]:
     """What a run or a twin came to; empty if it has not ended, or what is there is no result."""
-    found = read_json(folder / "result.json")
-    done = found.get("status", "done") == "done" and isinstance(found.get("loss"), int | float)
-    return found if done or found.get("status") == "diverged" else {}
+    path = folder / "result.json"
+    found = read_json(path)
+    status, loss = found.get("status", "done"), found.get("loss")
+    kinds = {name: (bool,) if dtype == pl.Boolean else (int, float) for name, dtype in RESULT.items()}
+    numbers = all(found.get(name) is None or type(found[name]) in kinds[name] for name in RESULT)
+    if found and not (numbers and status in ENDED and (status == "diverged" or loss is not None)):
+        pass_over(path, "damaged")
+        return {}
+    return found
 
 
 def ended(folder: Path) -> bool:
@@ -116,18 +180,32 @@ def ended(folder: Path) -> bool:
     return bool(result(folder)) and status(folder) in ENDED
 
 
+def settled(folder: Path) -> bool:
+    """Whether a run has its result; its status then says so, even if a kill or damage came in between."""
+    found = result(folder)
+    if found and status(folder) not in ENDED:
+        stands, step = found.get("status", "done"), found.get("steps", 0)
+        write_status(folder, stands, step, "" if stands == "done" else f"diverged by step {step}")
+    return bool(found)
+
+
 def append_history(folder: Path, row: Mapping[str, float | None]) -> None:
     """Adds a line to a run's history."""
     with (folder / "history.jsonl").open("a") as file:
-        file.write(json.dumps(row) + "\n")
+        file.write(_text([row]))
 
 
 def cut_history(folder: Path, step: int) -> None:
-    """Removes the history after a step, and any line that a kill left half written."""
+    """Removes the history after a step, and whatever in it is damaged."""
     path = folder / "history.jsonl"
     if path.exists():
-        kept = [row for row in _rows(path) if row["step"] <= step]
-        write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+        write_text(path, _text(row for row in _rows(path) if row["step"] <= step))
+
+
+def history_digest(folder: Path, step: int) -> int:
+    """A number that tells whether the history up to a step is what it was."""
+    path = folder / "history.jsonl"
+    return zlib.crc32(_text(row for row in _rows(path) if row["step"] <= step).encode()) if path.exists() else 0
 
 
 def history(folder: Path) -> pl.DataFrame:
@@ -156,15 +234,24 @@ def open_sweep(folder: Path, configs: Sequence[RunConfig], command: str) -> None
     Raises:
         ConfigError: as `check_sweep`, or the folder cannot be written to; nothing has been written.
     """
-    values = check_sweep(folder, configs)
-    swept = {name: found for name, found in values.items() if len(found) > 1}
-    fixed = {name: found[0] for name, found in values.items() if len(found) == 1}
-    size = configs[0].size
-    commands = [*read_json(folder / "sweep.json").get("commands", []), command]
-    try:
+    check_sweep(folder, configs)  # before anything is made
+    with into(folder):
         (folder / "runs").mkdir(parents=True, exist_ok=True)
-        record = {"command": command, "commands": commands, "size": size, "fixed": fixed, "swept": swept}
-        write_json(folder / "sweep.json", record)
+        with locks.turn(folder):
+            values = check_sweep(folder, configs)
+            swept = {name: found for name, found in values.items() if len(found) > 1}
+            fixed = {name: found[0] for name, found in values.items() if len(found) == 1}
+            earlier = read_json(folder / "sweep.json").get("commands")
+            commands = [*earlier, command] if isinstance(earlier, list) else [command]
+            record = {"command": command, "commands": commands, "size": configs[0].size, "fixed": fixed, "swept": swept}
+            write_json(folder / "sweep.json", record)
+
+
+@contextmanager
+def into(folder: Path) -> Iterator[None]:
+    """Turns what the file system refuses into a line about `sweep.root`."""
+    try:
+        yield
     except OSError as error:
         raise ConfigError(f"sweep.root: cannot write to {folder}: {error.strerror}") from error
 
@@ -193,7 +280,7 @@ def _joined(folder: Path, record: Mapping[str, Any], now: dict[str, list[Any]]) 
 
 def config(run: Path) -> RunConfig | None:
     """A run's config; None if it has none, one of another version, or one of somebody's own problem that is gone."""
-    tree = read_json(run / "config.json")
+    tree = _tree(run)
     named, copy = str(tree.get("problem", "")), _copy(run, "problem")
     try:
         found = parse(tree | {"problem": str(copy)} if copy.is_file() else tree) if tree else None
@@ -220,10 +307,16 @@ def _copy(run: Path, field: str) -> Path:
 def fields(run: Path) -> dict[str, Any]:
     """{dotted name: value} of a run's fields that matter; empty if it has none, or those of another version."""
     try:
-        tree = read_json(run / "config.json")
+        tree = _tree(run)
         return recorded(tree) if tree else {}
     except ConfigError:
         return {}
+
+
+def _tree(run: Path) -> dict[str, Any]:
+    """A run's config as it was written; empty if it has none or it is damaged."""
+    tree = read_json(run / "config.json")
+    return tree if isinstance(tree.get("problem", ""), str) else {}
 
 
 def _values(runs: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -246,25 +339,23 @@ def write_config(folder: Path, config: RunConfig) -> None:
         for section in sections:
             at = at.setdefault(section, {})
         at[field] = value
-    try:
+    with into(folder):
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / "config.json", tree)
         for field, reference in own_code(config).items():
             copy = _copy(folder, field)
             copy.parent.mkdir(exist_ok=True)
             copy.write_bytes(file_of(field, reference).read_bytes())
-    except OSError as error:
-        raise ConfigError(f"sweep.root: cannot write to {folder}: {error.strerror}") from error
 
 
 def collect(folder: Path) -> pl.DataFrame:
     """One row per run of a sweep's folder: `id`, `status`, `message`, its fields under dotted names, its result.
 
-    Fields that a run does not use are null.
+    Fields that a run does not use are null. A run whose config is damaged or of another version is left out.
     """
     runs = sorted(path for path in (folder / "runs").glob("*") if (path / "config.json").exists())
     with ThreadPoolExecutor() as pool:
-        rows = list(pool.map(_row, runs))
+        rows = [row for row in pool.map(_row, runs) if row]
     if not rows:
         return pl.DataFrame()
     frame = pl.DataFrame(rows, infer_schema_length=None)
@@ -273,9 +364,9 @@ def collect(folder: Path) -> pl.DataFrame:
 
 def provenance(folder: Path) -> str:
     """The command that made a sweep, and the commits of its finished runs."""
-    results = (read_json(path) for path in (folder / "runs").glob("*/result.json"))
-    commits = sorted({result["commit"] for result in results if result.get("commit")})
-    command = read_json(folder / "sweep.json").get("command", "")
+    results = (result(path) for path in (folder / "runs").glob("*"))
+    commits = sorted({str(found["commit"]) for found in results if found.get("commit")})
+    command = str(read_json(folder / "sweep.json").get("command", ""))
     return command + (f"   (commit {', '.join(commits)})" if commits else "")
 
 
@@ -285,17 +376,38 @@ def histories(folder: Path) -> dict[str, pl.DataFrame]:
 
 
 def _row(run: Path) -> dict[str, Any]:
-    stands, found = read_json(run / "status.json"), result(run)
-    row = {"id": run.name, "status": stands.get("status", "running"), "message": stands.get("message", "")}
-    return row | fields(run) | {name: found.get(name) for name in RESULT}
+    """A run's row of the table; empty if it does not say what it is."""
+    stands, found, known = _standing(run), result(run), fields(run)
+    if not known:
+        pass_over(run / "config.json", "damaged, or of another version")
+        return {}
+    status = found.get("status", "done") if found else stands.get("status", "running")
+    row = {"id": run.name, "status": "running" if status == "done" and not found else status}
+    return row | {"message": stands.get("message", "")} | known | {name: found.get(name) for name in RESULT}
 
 
 def _rows(path: Path) -> Iterable[dict[str, Any]]:
     """The sound lines of a history."""
+    last = -1
     for line in path.read_text(errors="replace").splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
+            row = None
+        if not isinstance(row, dict) or not _sound(row) or row["step"] <= last:
+            pass_over(path, "some of its lines are damaged")
             continue
-        if isinstance(row, dict) and isinstance(row.get("step"), int):
-            yield row
+        last = row["step"]
+        yield row
+
+
+def _sound(row: Mapping[str, Any]) -> bool:
+    """Whether this is a line of a history."""
+    numbers = [value for value in map(row.get, HISTORY) if value is not None]
+    plain = all(type(value) is float or (type(value) is int and abs(value) < 2**63) for value in numbers)
+    return plain and type(row.get("step")) is int
+
+
+def _text(rows: Iterable[Mapping[str, Any]]) -> str:
+    """Rows as lines of a history."""
+    return "".join(json.dumps(row) + "\n" for row in rows)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import derive, store
+from . import cluster, derive, store
 from .config import ConfigError, RunConfig, own_code, resolve, run_id
 from .devices import setup
+from .locks import Holder
 from .problems import problem_of
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,8 @@ class Summary:
     folder: Path
     counts: Counter[str]  # runs by status
     skipped: int  # runs that were finished before
-    exit_code: int  # 0 all done; 1 some failed or diverged; 130, 143 interrupted
+    left: Counter[Holder]  # runs that other processes are training, or that grow from what they train
+    exit_code: int  # 0 all done, or left to living processes; 1 some failed or diverged; 130, 143 interrupted
 
     def line(self) -> str:
         """One line for people."""
@@ -58,7 +60,8 @@ def train(
     Raises:
         ConfigError: the request is wrong; nothing has been trained.
     """
-    devices, folder, runs = _prepare(configs, configs[0].runtime.compile_cache if configs else None)
+    wanted = cluster.requested()
+    devices, folder, runs = _prepare(configs, wanted, training=True)
     store.open_sweep(folder, [run.config for run in runs], command)
     for run in runs:
         path = store.run_folder(folder, run.name)
@@ -72,13 +75,18 @@ def train(
     finished = [run for run in runs if store.ended(store.run_folder(folder, run.name))]
     unfinished = {run.name: run.config for run in runs if run not in finished}
     interrupted = 0
-    if unfinished:
+    if unfinished and wanted:
+        from . import jobs
+
+        jobs.train(wanted, unfinished, folder)
+    elif unfinished:
         from . import training  # and with it all that only training needs
 
         interrupted = training.train(unfinished, devices, folder)
     counts = Counter(store.status(store.run_folder(folder, run.name)) or "running" for run in runs)
-    exit_code = interrupted or int(counts["done"] < len(runs))
-    summary = Summary(folder, counts, len(finished), exit_code)
+    left = _left(unfinished, folder)
+    exit_code = interrupted or int(counts["done"] + left.total() < len(runs))
+    summary = Summary(folder, counts, len(finished), left, exit_code)
     _report(summary, runs, trained=bool(unfinished))
     return summary
 
@@ -87,28 +95,49 @@ def plan(configs: Sequence[RunConfig]) -> None:
     """Prints what `train` would do with these configs; trains nothing and writes nothing."""
     from . import forecast
 
-    devices, folder, runs = _prepare(configs, compile_cache=None)
+    wanted = cluster.requested()
+    devices, folder, runs = _prepare(configs, wanted, training=False)
     store.check_sweep(folder, [run.config for run in runs])
     unfinished = {run.name: run.config for run in runs if not store.ended(store.run_folder(folder, run.name))}
     forecast.print_forecast([run.config for run in runs], unfinished, folder, devices)
+    if wanted:
+        from . import jobs
+
+        print(jobs.forecast(wanted, unfinished))
 
 
-def _prepare(configs: Sequence[RunConfig], compile_cache: str | None) -> tuple[Sequence[Any], Path, list[_Run]]:
-    """Devices, the sweep's folder and its distinct runs."""
+def _prepare(
+    configs: Sequence[RunConfig], wanted: cluster.Cluster | None, training: bool
+) -> tuple[Sequence[Any], Path, list[_Run]]:
+    """Devices, the sweep's folder and its distinct runs, resolved for where they are trained."""
     folders = {store.sweep_folder(config) for config in configs}
     if not configs:
         raise ConfigError("no runs: a swept field has no values")
     if len(folders) != 1:
         raise ConfigError(f"sweep.name: one command makes one sweep, not {len(folders)}")
-    devices = setup(configs[0].runtime.devices, compile_cache)
+    if wanted and training:
+        from . import jobs
+
+        jobs.stay_off_accelerators()
+    devices = setup(configs[0].runtime.devices, configs[0].runtime.compile_cache if training else None)
+    platform = wanted.platform if wanted else devices[0].platform
     runs: dict[str, _Run] = {}
     for index, config in enumerate(configs):
-        resolved = resolve(config, devices[0].platform)
+        resolved = resolve(config, platform)
         if own_code(resolved):
             problem_of(resolved)  # what is wrong with it must be said before anything is written
         name = run_id(resolved)
         runs.setdefault(name, _Run(name, resolved, [])).indices.append(index)
     return devices, folders.pop(), list(runs.values())
+
+
+def _left(unfinished: dict[str, RunConfig], folder: Path) -> Counter[Holder]:
+    """How many of the runs that are still to be trained are in whose hands."""
+    if all(store.ended(store.run_folder(folder, name)) for name in unfinished):
+        return Counter()
+    from . import training
+
+    return training.left(unfinished, folder)
 
 
 def _report(summary: Summary, runs: Sequence[_Run], trained: bool) -> None:
@@ -141,4 +170,7 @@ def _report(summary: Summary, runs: Sequence[_Run], trained: bool) -> None:
         status = store.read_json(store.run_folder(summary.folder, run.name) / "status.json")
         if status.get("status") in ("diverged", "failed"):
             log.warning("%s: %s", run.name, status["message"])
+    grown = ", or grow from what it trains" * any(run.config.parent() is not None for run in runs)
+    for holder, n in summary.left.items():
+        print(f"{n} run{'s are' if n > 1 else ' is'} being trained by {holder}{grown}: left to it")
     print(summary.line())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,15 @@ from typing import Any
 import jax
 
 from . import checkpoint, debug, engine, ensemble, store
-from .config import RunConfig, has_twin, run_id, twin
+from .batches import Kept
+from .config import ConfigError, RunConfig, has_twin, run_id, twin
 from .devices import memory
-from .ensemble import Family, Member
-from .recorder import FolderRecorder, resume
+from .ensemble import Family, Member, Wave
+from .locks import Claim, Holder, holders
+from .programs import Programs
+from .recorder import FolderRecorder, grow, resume
+
+KEPT_SHARE = 0.25  # of the memory, for batches that several stages of growth or several epochs need
 
 
 def generations(runs: Mapping[str, RunConfig], folder: Path) -> list[list[Member]]:
@@ -22,38 +28,78 @@ def generations(runs: Mapping[str, RunConfig], folder: Path) -> list[list[Member
 
     A generation grows from the one before it. What has ended is left out, but for the runs asked for. All at step 0.
     """
-    known: dict[str, Member] = {}
     found: list[list[Member]] = []
-
-    def add(name: str, config: RunConfig) -> tuple[int, Member]:
-        """The generation and the member of a run; it and its twin are added once."""
-        before = config.parent()
-        level, parent = -1, None
-        if before is not None:
-            level, parent = add(store.stage_name(folder, run_id(before), runs), before)
-        halves = [(name, config, parent)]
-        if has_twin(config):
-            other = parent and known[parent.name + store.TWIN]
-            halves.append((name + store.TWIN, twin(config), other))
-        for each, settings, origin in halves:
-            if each not in known:
-                known[each] = Member(each, settings, origin)
-                ended = bool(store.result(store.run_folder(folder, each)))
-                if not ended or (each == name and name in runs):
-                    found.extend([] for _ in range(level + 2 - len(found)))
-                    found[level + 1].append(known[each])
-        return level + 1, known[name]
-
-    for name, config in runs.items():
-        add(name, config)
+    for chain in _chains(runs, folder).values():
+        found += [[] for _ in range(len(chain) - len(found))]
+        for generation, pair in zip(found, chain, strict=False):
+            generation += [m for m in pair if m not in generation and (m.name in runs or not _ended(folder, m))]
     return [generation for generation in found if generation]
+
+
+def _chains(runs: Mapping[str, RunConfig], folder: Path) -> dict[str, list[list[Member]]]:
+    """{id: what must be trained for a run, one growing from the other}; a member comes with its twin, if it has one."""
+    pairs: dict[str, list[Member]] = {}
+
+    def pair(name: str, config: RunConfig) -> list[Member]:
+        if name not in pairs:
+            before = config.parent()
+            origins = pair(store.stage_name(folder, run_id(before), runs), before) if before else [None, None]
+            halves = [(name, config), (name + store.TWIN, twin(config))][: 2 if has_twin(config) else 1]
+            pairs[name] = [Member(*half, origin) for half, origin in zip(halves, origins, strict=False)]
+        return pairs[name]
+
+    def chain(members: list[Member]) -> list[list[Member]]:
+        starts = [m.parent for m in members if m.parent and not _ended(folder, m) and not _steps(folder, m)]
+        if all(_ended(folder, parent) for parent in starts):
+            return [members]
+        return [*chain(pairs[starts[0].name.removesuffix(store.TWIN)]), members]
+
+    return {name: chain(pair(name, config)) for name, config in runs.items()}
+
+
+def _ended(folder: Path, member: Member) -> bool:
+    return bool(store.result(store.run_folder(folder, member.name)))
+
+
+def _steps(folder: Path, member: Member) -> list[int]:
+    """The steps from which a member can be continued."""
+    return checkpoint.steps(store.run_folder(folder, member.name) / "checkpoint")
 
 
 def train(runs: Mapping[str, RunConfig], devices: Sequence[Any], folder: Path) -> int:
     """Trains runs, given as {id: resolved config}, from where their folders say they stand.
 
+    Runs that another process trains, or that grow from what it trains, are left to it; see `left`.
+
     Returns 0, or the exit code of an interruption by SIGINT or SIGTERM; then every run can be continued.
+
+    Raises:
+        ConfigError: the folder cannot be written to.
     """
+    with store.into(folder):
+        claim = Claim(folder, _needs(runs, folder))
+    with claim:
+        mine = [name for name in runs if name in claim.runs and not store.settled(store.run_folder(folder, name))]
+        return _train({name: runs[name] for name in mine}, devices, folder) if mine else 0
+
+
+def left(runs: Mapping[str, RunConfig], folder: Path) -> Counter[Holder]:
+    """How many of the runs that are still to be trained are in whose hands, or grow from what is."""
+    held = holders(folder)
+    over = ("failed", *store.ENDED)
+    waiting = {name: runs[name] for name in runs if store.status(store.run_folder(folder, name)) not in over}
+    needs = _needs(waiting, folder) if held else {}
+    return Counter(next(held[id] for id in ids if id in held) for ids in needs.values() if held.keys() & ids)
+
+
+def _needs(runs: Mapping[str, RunConfig], folder: Path) -> dict[str, list[str]]:
+    """{id: the ids of all that must be trained for a run}."""
+    chains = _chains(runs, folder)
+    return {name: [pair[0].name.removeprefix(store.STAGES) for pair in chain] for name, chain in chains.items()}
+
+
+def _train(runs: Mapping[str, RunConfig], devices: Sequence[Any], folder: Path) -> int:
+    """Trains runs that are in nobody else's hands."""
     waiting = generations(runs, folder)
     config = next(iter(runs.values()))
     label = config.sweep.name or f"{len(runs)} run{'s' * (len(runs) > 1)}"
@@ -61,53 +107,100 @@ def train(runs: Mapping[str, RunConfig], devices: Sequence[Any], folder: Path) -
     recorder = FolderRecorder(folder, total, len(runs), label, devices)
     with _signals(recorder) as received, _profiled(folder, config):
         try:
-            for generation in waiting:
-                if not _train_generation(generation, devices, folder, recorder):
-                    break
-                recorder.flush()  # the next one starts from what is written
+            _Training(waiting, devices, folder, recorder).run()
         finally:
             recorder.close()
     ended = all(store.ended(store.run_folder(folder, name)) for name in runs)
     return 128 + received[0] if received and not ended else 0
 
 
-def _train_generation(
-    members: Sequence[Member], devices: Sequence[Any], folder: Path, recorder: FolderRecorder
-) -> bool:
-    """Trains members from where their folders say they stand. Returns False if interrupted."""
-    config = members[0].config
-    ready = []
-    for member in members:
-        if member.name.startswith(store.STAGES) and not member.name.endswith(store.TWIN):
-            store.write_config(store.run_folder(folder, member.name), member.config)
+class _Training:
+    """Trains generations of members to the end: wave by wave, the deepest that can be trained first.
+
+    So a long sweep of grown runs, too, yields whole replicates early, and batches are kept no longer than needed.
+    """
+
+    def __init__(
+        self, waiting: Sequence[Sequence[Member]], devices: Sequence[Any], folder: Path, recorder: FolderRecorder
+    ):
+        self.waiting, self.devices, self.folder, self.recorder = waiting, devices, folder, recorder
+        self.config = waiting[0][0].config
+        self.programs: dict[int, Programs] = {}  # by the family's identity
+
+    def run(self) -> None:
+        """Trains until all have ended or an interruption."""
+        ready = [[member for member in generation if self._resume(member)] for generation in self.waiting]
+        if self.config.runtime.debug in ("nan", "eager"):
+            for generation in ready:
+                grown = [member for member in generation if self._started(member)]
+                if not debug.train(grown, self.recorder, self.config.runtime.debug):
+                    return
+            return
+        room = memory(self.devices, self.config.runtime.memory_gb)
+        plans = [ensemble.plan(generation, len(self.devices), room) for generation in ready]
+        waves = [(family, wave) for families in plans for family in families for wave in family.waves]
+        kept = Kept(room * KEPT_SHARE if len(plans) > 1 or self._has_epochs() else 0.0)
+        while waves:
+            family, wave = waves.pop(self._next([wave for _, wave in waves]))
+            later = [cohort for _, other in waves for cohort in other.cohorts]
+            kept.only([*wave.cohorts, *later])
+            if not self._wave(family, wave, kept, {cohort.key for cohort in later}):
+                return
+
+    @staticmethod
+    def _next(waves: Sequence[Wave]) -> int:
+        """The last of the waves, which come generation by generation, that grows from none of the others."""
+        pending = {member for wave in waves for member in wave.members}
+        free = [i for i, wave in enumerate(waves) if pending.isdisjoint(member.parent for member in wave.members)]
+        depth = [waves[i].members[0].generation for i in free]
+        return free[depth.index(max(depth))]
+
+    def _has_epochs(self) -> bool:
+        return any(member.config.data.unique for generation in self.waiting for member in generation)
+
+    def _resume(self, member: Member) -> bool:
+        """Sets a member to where its folder says it stands; if that fails, so has its run."""
+        folder = store.run_folder(self.folder, member.name)
+        is_stage = member.name.startswith(store.STAGES) and not member.name.endswith(store.TWIN)
         try:
-            resume(folder, member)
-        except checkpoint.CheckpointError as error:
-            recorder.failed(member.name.removesuffix(store.TWIN), error)
-        else:
-            ready.append(member)
-    if config.runtime.debug in ("nan", "eager"):
-        return debug.train(ready, recorder, config.runtime.debug)
-    for family in ensemble.plan(ready, len(devices), memory(devices, config.runtime.memory_gb)):
-        if not _train_family(family, devices, recorder, raising=config.sweep.on_error == "raise"):
+            if is_stage:
+                store.write_config(folder, member.config)
+            resume(self.folder, member)
+        except (ConfigError, OSError) as error:
+            self._fail([member], error)
             return False
-    return True
+        return True
 
-
-def _train_family(family: Family, devices: Sequence[Any], recorder: FolderRecorder, raising: bool) -> bool:
-    """Trains a family, wave by wave; an error fails the runs of its wave. Returns False if interrupted."""
-    programs = None
-    for wave in family.waves:
+    def _started(self, member: Member) -> bool:
+        """Whether a member has a state to go on from; a grown one gets it now."""
+        if member.parent is None or member.state is not None:
+            return True
         try:
-            programs = programs or engine.prepare(family, devices)
-            if not engine.train(programs, wave, recorder):
-                return False
+            grow(self.folder, member)
+        except (checkpoint.CheckpointError, OSError) as error:
+            self._fail([member], error)
+            return False
+        return True
+
+    def _wave(self, family: Family, wave: Wave, kept: Kept, again: Set[Any]) -> bool:
+        """Trains a wave; an error fails its runs. Returns False if interrupted."""
+        self.recorder.flush()  # what it grows from must be written
+        wave.leave_out([member for member in wave.members if not self._started(member)])
+        if not wave.members:
+            return True
+        try:
+            programs = self.programs.get(id(family)) or engine.prepare(family, self.devices)
+            self.programs[id(family)] = programs
+            return engine.train(programs, wave, self.recorder, kept, again)
         except Exception as error:
-            if raising:
+            if self.config.sweep.on_error == "raise":
                 raise
-            for member in wave.members:
-                recorder.failed(member.name.removesuffix(store.TWIN), error)
-    return True
+            self._fail(wave.members, error)
+            return True
+
+    def _fail(self, members: Sequence[Member], error: Exception) -> None:
+        for member in members:
+            self.recorder.failed(member.name.removesuffix(store.TWIN), error)
 
 
 @contextmanager

@@ -1,13 +1,15 @@
-"""The launcher: composes and checks all points of a multirun, then has them trained together."""
+"""The launcher: composes and checks all points of a multirun, then has them trained together, here or in jobs."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -16,7 +18,10 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
+from toydepth import cluster
 from toydepth.config import parse
+
+ConfigStore.instance().store(group="schema", name="launcher", node=asdict(cluster.Cluster()))
 
 
 class Point(NamedTuple):
@@ -27,9 +32,13 @@ class Point(NamedTuple):
 
 
 class ToydepthLauncher(Launcher):
-    """Hands all runs of a command to the task function at once: `task(configs, on_folder)`."""
+    """Hands all runs of a command to the task function at once: `task(configs, on_folder)`.
 
-    def __init__(self) -> None:
+    Its fields, `hydra.launcher.*`, are those of `toydepth.cluster.Cluster`.
+    """
+
+    def __init__(self, **fields: Any) -> None:
+        self.fields = fields
         self.config: DictConfig
         self.hydra_context: HydraContext
         self.task_function: TaskFunction
@@ -41,13 +50,15 @@ class ToydepthLauncher(Launcher):
         """Composes every point and checks it before the first is trained.
 
         Raises:
-            toydepth.config.ConfigError: a point has a bad value; nothing has been trained or written.
+            toydepth.config.ConfigError: a point or a field of the launcher has a bad value; nothing has been trained
+                or written.
         """
         setup_globals()
         configure_log(self.config.hydra.job_logging, self.config.hydra.verbose)
         HydraConfig.instance().set_config(self.config)
         points = compose(self.hydra_context, self.config, job_overrides)
         configs = [parse(container(point.config)) for point in points]
+        jobs = cluster.parse(self.fields, configs)
         described = OmegaConf.masked_copy(self.config, "hydra")
         with read_write(described.hydra), open_dict(described.hydra):
             del described.hydra["help"], described.hydra["hydra_help"]  # half of the file, and of the time to write it
@@ -55,7 +66,7 @@ class ToydepthLauncher(Launcher):
         def on_folder(index: int, folder: Path) -> None:
             describe(points[index], initial_job_idx + index, described, folder)
 
-        with env_override(container(self.config.hydra.job.env_set)):
+        with env_override(container(self.config.hydra.job.env_set)), cluster.using(jobs):
             self.task_function(configs, on_folder)  # type: ignore
         return []
 

@@ -21,6 +21,11 @@ Tree = Any  # a pytree of arrays
 ROLES = {"teacher": 0, "student": 1, "data": 2, "eval": 3}
 
 
+def role_key(seed: int, role: str) -> PRNGKeyArray:
+    """The random key of a seed in a role, wherever and in whatever company it is used."""
+    return jax.random.fold_in(jax.random.key(seed), ROLES[role])
+
+
 class Stream(Protocol):
     """Makes batches. Runs with equal streams, sources and data seeds see the same batches: they are a cohort."""
 

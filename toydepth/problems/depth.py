@@ -143,11 +143,12 @@ class DepthProblem:
         return 3.0 * (_forward_flops(self.network) + heads) * self.stream.batch
 
     def activation_bytes(self) -> float:
-        """The states between layers, one layer's hidden units, and the logits."""
-        logits = 4 * self.stream.vocab if self.loss == "kl" else 0
-        hidden = 4 * self.network.hidden * max(1, len(self.network.stages))
-        columns = self.network.width * (self.network.depth + 2) + hidden + logits
-        return 4.0 * self.stream.batch * columns
+        """The states between layers; then one layer's stages, each with its hidden units and their gradients, or the
+        logits, their softmaxes and their gradients, whatever is larger."""
+        network = self.network
+        layer = max(1, len(network.stages)) * (2 * network.hidden + 3 * network.width)
+        logits = 5 * self.stream.vocab if self.loss == "kl" else 0
+        return 4.0 * self.stream.batch * (network.width * network.depth + max(layer, logits))
 
     @property
     def _learns_head(self) -> bool:
