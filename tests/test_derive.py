@@ -61,6 +61,17 @@ def test_fit_writes_elsewhere_when_told_to(sweep):
     assert pl.read_csv("elsewhere/deep/exponents.csv")["floor"].null_count() == 0
 
 
+def test_a_floor_that_the_losses_leave_open_is_said_and_not_fitted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for depth, alpha in ((2, 0.5), (4, 1.5), (8, 3)):  # concave in depth: no power law with a floor is
+        write_run(Path("outputs/bent"), "tied", depth, 0, alpha=alpha)
+    assert typed("fit outputs/bent --floor free") == 0
+    assert pl.read_csv("outputs/bent/exponents.csv").select("alpha", "ci_low", "floor").row(0) == (None,) * 3
+    assert "no exponent: floor not identified" in " ".join(capsys.readouterr().out.split())
+    assert typed("fit outputs/bent") == 0
+    assert pl.read_csv("outputs/bent/exponents.csv")["alpha"][0] > 1
+
+
 def test_runs_left_out_are_counted_in_words(sweep, capsys):
     write_run(sweep, "tied", 16, 0, status="diverged")
     assert typed("fit outputs/planted") == 0

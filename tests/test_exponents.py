@@ -307,6 +307,26 @@ def test_floor_and_poor_fit_are_said():
     assert "a poor fit" in fit(table(a=0.05, noise=0.3))[0].verdict
 
 
+def test_a_floor_that_is_not_identified_leaves_no_exponent_but_a_line():
+    concave = table(noise=0.0).with_columns(loss=1 - 0.3 * pl.col("student.depth").log())
+    (e,) = fit(concave, floor="free")
+    assert (e.alpha, e.ci_low, e.ci_high, e.floor, e.c, e.law) == (None,) * 6
+    assert e.verdict.startswith("no exponent: floor not identified (3 of 3 replicates: losses that do not level off")
+    assert (e.n_runs, e.n_replicates) == (18, 3)
+    assert to_frame([e])["alpha"].to_list() == [None]
+    (plain,) = fit(concave)
+    assert plain.alpha is not None
+    # One replicate is enough: the others' mean would be one of those that happened to bend.
+    one = pl.when(pl.col("seed") == 1).then(1 - 0.3 * pl.col("student.depth").log()).otherwise("loss")
+    (e,) = fit(table(noise=0.0).with_columns(loss=one), floor="free")
+    assert "(1 of 3 replicates: " in e.verdict
+    assert e.alphas == ()
+    # Twins alone that do not level off take the comparison of budgets away, and nothing else.
+    (e,) = fit(table(noise=0.0).with_columns(half_loss=2 - 0.6 * pl.col("student.depth").log()), floor="free")
+    assert e.alpha == pytest.approx(2.9, rel=1e-3)
+    assert (e.alpha_half, e.alpha_slope) == (None, None)
+
+
 def test_order_of_rows_and_company_do_not_matter():
     runs = pl.concat([table("tied", 3, seed=1), table("independent", 1, seed=2)])
     shuffled = fit(runs.sample(fraction=1, shuffle=True, seed=0))

@@ -61,3 +61,22 @@ def test_steep_laws_of_sizes_in_quadrillions_stay_finite():
     law = power_law(1e16 * DEPTHS, DEPTHS**-19.5)
     assert law.alpha == pytest.approx(19.5)
     assert np.isfinite(law.c)
+
+
+@pytest.mark.parametrize(
+    ("x", "loss", "identified"),
+    [
+        (DEPTHS, DEPTHS**-1.0 + 0.02, True),
+        (DEPTHS, DEPTHS**-1.0 - 0.02, True),  # a replicate's floor may come out below zero
+        ([2, 4, 8], [0.525, 0.275, 0.15], True),  # three points of a law are enough
+        ([2, 4, 8], [1, 0.8, 0.3], False),  # concave
+        (DEPTHS, 1 - 0.3 * np.log(DEPTHS), False),
+        (DEPTHS, np.exp(-0.2 * DEPTHS), False),
+        ([2, 4, 8], [1, 1.01, 0.99], False),  # flat
+        ([2, 4, 8], [1, 0.3, 0.2999], False),  # one step, then flat
+    ],
+)
+def test_a_floor_is_identified_where_losses_level_off_as_its_law_does(x, loss, identified):
+    (law,) = powerlaw.power_laws([(np.array(x, float), np.array(loss, float))], "free", lowest=-1.0)
+    assert law.identified == identified
+    assert power_law(np.array(x), np.array(loss)).identified  # without a floor there is nothing to tell apart

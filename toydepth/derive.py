@@ -52,6 +52,7 @@ def derive(folder: Path, options: FitOptions | None = None, out: Path | None = N
     if table.is_empty():
         raise ConfigError(f"{folder}: no runs in it (a sweep's folder has them in runs/)")
     size = store.read_json(folder / "sweep.json").get("size", DEPTH)  # which older folders do not have
+    size = size if isinstance(size, str | None) else DEPTH
     runs, options = select(table, options or FitOptions(), size)
     if exponents.usable(runs).is_empty():
         counts = ", ".join(f"{n} {status}" for status, n in runs["status"].value_counts(sort=True).iter_rows())

@@ -23,7 +23,6 @@ import numpy as np
 
 from .config import ConfigError, RunConfig
 from .memory import Memory, Sizes
-from .memory import tree_bytes as tree_bytes
 from .optimizer import hyper_of as optimizer_hyper
 from .problems import Problem, Stream, hyper_of, problem_of, source_of
 from .staging import rows_of

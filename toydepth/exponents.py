@@ -139,7 +139,7 @@ def fit(
     lowest = -1.0 if floor == "free" else 0.0
     laws = iter(power_laws([(t.x, row) for t in tables for row in t.loss], floor, lowest))
     twins = iter(power_laws([(t.x, row) for t in tables for row in t.twins], floor, lowest))
-    return [_exponent(t, [next(laws) for _ in t.loss], [next(twins).alpha for _ in t.twins], floor) for t in tables]
+    return [_exponent(t, [next(laws) for _ in t.loss], [next(twins) for _ in t.twins], floor) for t in tables]
 
 
 def members(runs: pl.DataFrame, exponent: Exponent) -> pl.DataFrame:
@@ -247,10 +247,16 @@ class _Table:
         )
 
 
-def _exponent(t: _Table, laws: list[PowerLaw], twins: list[float], floor: Floor) -> Exponent:
-    """Put the fits of a regime's replicates together; `twins` holds alpha(N), alpha(N/2) in turns."""
-    alphas, floors = [law.alpha for law in laws], [law.floor for law in laws]
-    slopes = [full - half for full, half in zip(twins[::2], twins[1::2], strict=True)]
+def _exponent(t: _Table, laws: list[PowerLaw], twins: list[PowerLaw], floor: Floor) -> Exponent:
+    """Put the fits of a regime's replicates together; `twins` holds those at N and at N/2 in turns.
+
+    One replicate whose floor is not identified leaves its regime without an exponent: without it, the others' mean
+    would be one of those that happened to bend.
+    """
+    vague = sum(not law.identified for law in laws)
+    fits, twins = [] if vague else laws, twins if all(law.identified for law in twins) else []
+    alphas, floors = [law.alpha for law in fits], [law.floor for law in fits]
+    slopes = [full.alpha - half.alpha for full, half in zip(twins[::2], twins[1::2], strict=True)]
     ci_low, ci_high = student_interval(alphas)
     log_loss = np.log(t.loss)
     spread = np.nansum((log_loss - np.nanmean(log_loss, axis=1, keepdims=True)) ** 2, axis=1)
@@ -268,26 +274,29 @@ def _exponent(t: _Table, laws: list[PowerLaw], twins: list[float], floor: Floor)
         n_replicates=len(laws),
         x_min=float(t.x[0]) if laws else None,
         x_max=float(t.x[-1]) if laws else None,
-        r2=float(1 - residual / spread.sum()) if spread.sum() else None,
+        r2=float(1 - residual / spread.sum()) if fits and spread.sum() else None,
         converged=_mean(t.converged),
         alpha_slope=_mean(slopes),
         verdict="",
-        c=float(np.exp(np.mean([np.log(law.c) for law in laws]))) if laws else None,
+        c=float(np.exp(np.mean([np.log(law.c) for law in fits]))) if fits else None,
         alphas=tuple(alphas),
         floors=tuple(floors) if floor == "free" else (),
         seeds=tuple(t.seeds),
-        alpha_half=_mean(twins[1::2]),
+        alpha_half=_mean([half.alpha for half in twins[1::2]]),
         alpha_slope_ci=student_interval(slopes),
         local_slopes=tuple(LocalSlope(float(x), float(np.mean(v)), _spread(v)) for x, v in measured),
         left_out=t.left_out,
         along=t.along,
         pooled=t.pooled,
     )
-    return replace(e, verdict="; ".join([_verdict(e, t), *_notes(e, t)]))
+    return replace(e, verdict="; ".join([_verdict(e, t, vague), *_notes(e, t)]))
 
 
-def _verdict(e: Exponent, t: _Table) -> str:
-    """The regime's exponent and its convergence in a sentence."""
+def _verdict(e: Exponent, t: _Table, vague: int) -> str:
+    """The regime's exponent and its convergence in a sentence; in `vague` replicates the floor is not identified."""
+    if vague:
+        which = f"{vague} of {e.n_replicates} replicates: losses that do not level off, or too few of them"
+        return f"no exponent: floor not identified ({which})"
     if e.alpha is None:
         needed = f"a replicate needs {t.needed} values of {t.variable}, the fullest has {t.fullest}"
         return f"no exponent: {needed if t.fullest else 'no run is done'}"

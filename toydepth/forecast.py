@@ -14,12 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from .config import RunConfig
-from .devices import memory
 from .ensemble import Family, Member, parameters, plan
 from .problems import source_of
 from .programs import fresh_state, update
 from .store import TWIN
-from .training import generations
+from .training import generations, rooms
 
 CALIBRATION_SECONDS = 2.0
 
@@ -46,9 +45,9 @@ def families(unfinished: Mapping[str, RunConfig], folder: Path, devices: Sequenc
     """
     if not unfinished:
         return []
-    limit = memory(devices, next(iter(unfinished.values())).runtime.memory_gb)
     waiting = generations(unfinished, folder)
-    return [family for generation in waiting for family in plan(generation, len(devices), limit)]
+    room, _ = rooms(waiting, devices)
+    return [family for generation in waiting for family in plan(generation, len(devices), room)]
 
 
 def _print(runs: int, done: int, families: Sequence[Family], folder: Path, devices: Sequence[Any]) -> None:

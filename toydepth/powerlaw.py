@@ -13,16 +13,24 @@ Floor = Literal["none", "free"]
 Curve = tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]
 
 FORMS: dict[Floor, int] = {"none": 2, "free": 3}  # and how many parameters each has
+# Where the best law with a floor is searched; the floor, in units of the deepest power-law part, must stay above -1. A
+# law at an end of this, or with a floor below `TOLD`, is not identified.
+ALPHAS, FLOORS, TOLD = (0.01, 20.0), (-0.999, 100.0), -0.9
 
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """loss = c * x^-alpha + floor, and r2, the share of the variance of log loss that it explains."""
+    """loss = c * x^-alpha + floor, and r2, the share of the variance of log loss that it explains.
+
+    `identified` is false where the losses leave open how alpha and a floor share them: losses that do not bend as a
+    power law with a floor does, or not enough.
+    """
 
     alpha: float
     c: float
     floor: float
     r2: float
+    identified: bool = True
 
     def __call__(self, x: Float[np.ndarray, " points"]) -> Float[np.ndarray, " points"]:
         return self.c * np.asarray(x, float) ** -self.alpha + self.floor
@@ -73,7 +81,11 @@ def power_laws(curves: Sequence[Curve], floor: Floor, lowest: float) -> list[Pow
         r2 = 1 - (_centred(y - shape) ** 2).sum(1) / np.maximum((_centred(y) ** 2).sum(1), 1e-300)
         c = np.exp(np.minimum(level + a * log_x.max(), 700))  # x may be counted in 1e15
         fits = np.stack([a, c, b * np.exp(level), r2], axis=1)
-        laws |= {i: PowerLaw(*values) for i, values in zip(indices, fits.tolist(), strict=True)}
+        inside = (ALPHAS[0] < a) & (a < ALPHAS[1]) & (b > TOLD) & (b < FLOORS[1])
+        known = inside.tolist() if floor == "free" else [True] * len(a)
+        laws |= {
+            i: PowerLaw(*values, identified=told) for i, values, told in zip(indices, fits.tolist(), known, strict=True)
+        }
     return [laws[i] for i in range(len(curves))]
 
 
@@ -107,9 +119,9 @@ def _slope_and_floor(
     """Minimise |y - u - log(z^-a + b)|^2 over a, b and the level u, for all curves at once.
 
     Centring projects u out. A grid gives the start, Levenberg-Marquardt steps in (a, b) the rest. b is the
-    floor in units of the deepest power-law part, so it must stay above -1.
+    floor in units of the deepest power-law part.
     """
-    lowest = max(lowest, -0.999)
+    lowest = max(lowest, FLOORS[0])
     y = _centred(y)
     negative = -np.geomspace(0.1, 0.9, 6) if lowest < 0 else []
     a, b = np.meshgrid(np.linspace(0.05, 10, 60), [*negative, 0, *np.geomspace(0.02, 20, 16)])
@@ -129,8 +141,8 @@ def _slope_and_floor(
         ga, gb = (da * r).sum(1), (db * r).sum(1)
         held = (b <= lowest) & (gb < 0)
         determinant = np.maximum(aa * bb - ab**2, 1e-300)
-        new_a = np.clip(a + np.where(held, ga / aa, (bb * ga - ab * gb) / determinant), 0.01, 20)
-        new_b = np.clip(b + np.where(held, 0, (aa * gb - ab * ga) / determinant), lowest, 100)
+        new_a = np.clip(a + np.where(held, ga / aa, (bb * ga - ab * gb) / determinant), *ALPHAS)
+        new_b = np.clip(b + np.where(held, 0, (aa * gb - ab * ga) / determinant), lowest, FLOORS[1])
         new_r = y - shape(new_a, new_b)
         better = (new_r**2).sum(1) <= (r**2).sum(1)
         a, b, r = np.where(better, new_a, a), np.where(better, new_b, b), np.where(better[:, None], new_r, r)

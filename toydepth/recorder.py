@@ -24,12 +24,12 @@ from tqdm import tqdm
 from . import checkpoint, store
 from .config import has_twin
 from .engine import Outcome
-from .ensemble import Member, Shape, parameters, tree_bytes
+from .ensemble import Member, Shape, parameters
 from .exponents import CONVERGED_ABOVE, budget_slope
+from .memory import WAITING_BYTES, tree_bytes
 from .programs import fresh_state, state_of
 
 Tree = Any
-WAITING_BYTES = 64e6  # the bound on states that wait to be written
 SCORES = ("loss", "loss_sem", "loss_first", "loss_second")  # of an evaluation
 log = logging.getLogger(__name__)
 

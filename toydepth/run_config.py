@@ -67,7 +67,9 @@ class Runtime:
     devices: int | None = integer(None, 1, matters=False)  # null: all
     precision: str = choice("float32", "float32", "tensorfloat32", "bfloat16")
     compile_cache: str | None = text(None, matters=False)  # a folder for compiled programs; null: none
-    memory_gb: float | None = real(None, 0.0, open_low=True, matters=False)  # null: half of what is free
+    memory_gb: float | None = real(
+        None, 0.0, open_low=True, matters=False
+    )  # of arrays alone; null: half of what is free
     source: str | None = text(None)  # resolved: a hash of the files of your own code, see `toydepth.extension`
     debug: str | None = choice(None, "nan", "eager", "overfit", "profile", matters=False)
     tensorboard: bool = flag(False, matters=False)

@@ -62,6 +62,11 @@ def train(
     """
     wanted = cluster.requested()
     devices, folder, runs = _prepare(configs, wanted, training=True)
+    unfinished = _unfinished(runs, folder)
+    if unfinished and not wanted:
+        from . import forecast
+
+        forecast.families(unfinished, folder, devices)  # what cannot fit into memory must be said before
     store.open_sweep(folder, [run.config for run in runs], command)
     for run in runs:
         path = store.run_folder(folder, run.name)
@@ -72,8 +77,7 @@ def train(
         store.write_config(path, run.config)
         for index in run.indices if on_folder else ():
             on_folder(index, path)  # type: ignore[misc]
-    finished = [run for run in runs if store.ended(store.run_folder(folder, run.name))]
-    unfinished = {run.name: run.config for run in runs if run not in finished}
+    unfinished = _unfinished(runs, folder)
     interrupted = 0
     if unfinished and wanted:
         from . import jobs
@@ -86,7 +90,7 @@ def train(
     counts = Counter(store.status(store.run_folder(folder, run.name)) or "running" for run in runs)
     left = _left(unfinished, folder)
     exit_code = interrupted or int(counts["done"] + left.total() < len(runs))
-    summary = Summary(folder, counts, len(finished), left, exit_code)
+    summary = Summary(folder, counts, len(runs) - len(unfinished), left, exit_code)
     _report(summary, runs, trained=bool(unfinished))
     return summary
 
@@ -98,7 +102,7 @@ def plan(configs: Sequence[RunConfig]) -> None:
     wanted = cluster.requested()
     devices, folder, runs = _prepare(configs, wanted, training=False)
     store.check_sweep(folder, [run.config for run in runs])
-    unfinished = {run.name: run.config for run in runs if not store.ended(store.run_folder(folder, run.name))}
+    unfinished = _unfinished(runs, folder)
     forecast.print_forecast([run.config for run in runs], unfinished, folder, devices)
     if wanted:
         from . import jobs
@@ -129,6 +133,11 @@ def _prepare(
         name = run_id(resolved)
         runs.setdefault(name, _Run(name, resolved, [])).indices.append(index)
     return devices, folders.pop(), list(runs.values())
+
+
+def _unfinished(runs: Sequence[_Run], folder: Path) -> dict[str, RunConfig]:
+    """{id: resolved config} of the runs that have not ended."""
+    return {run.name: run.config for run in runs if not store.ended(store.run_folder(folder, run.name))}
 
 
 def _left(unfinished: dict[str, RunConfig], folder: Path) -> Counter[Holder]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -20,6 +21,7 @@ from .locks import Claim, Holder, holders
 from .programs import Programs
 from .recorder import FolderRecorder, grow, resume
 
+log = logging.getLogger(__name__)
 KEPT_SHARE = 0.25  # of the memory, for batches that several stages of growth or several epochs need
 
 
@@ -114,6 +116,14 @@ def _train(runs: Mapping[str, RunConfig], devices: Sequence[Any], folder: Path) 
     return 128 + received[0] if received and not ended else 0
 
 
+def rooms(waiting: Sequence[Sequence[Member]], devices: Sequence[Any]) -> tuple[float, float]:
+    """Bytes for the waves of generations, and for the batches that several of them, or several epochs, need."""
+    members = [member for generation in waiting for member in generation]
+    room = memory(devices, members[0].config.runtime.memory_gb) if members else 0.0
+    again = len(waiting) > 1 or any(member.config.data.unique for member in members)
+    return (room * (1.0 - KEPT_SHARE), room * KEPT_SHARE) if again else (room, 0.0)
+
+
 class _Training:
     """Trains generations of members to the end: wave by wave, the deepest that can be trained first.
 
@@ -136,10 +146,13 @@ class _Training:
                 if not debug.train(grown, self.recorder, self.config.runtime.debug):
                     return
             return
-        room = memory(self.devices, self.config.runtime.memory_gb)
-        plans = [ensemble.plan(generation, len(self.devices), room) for generation in ready]
-        waves = [(family, wave) for families in plans for family in families for wave in family.waves]
-        kept = Kept(room * KEPT_SHARE if len(plans) > 1 or self._has_epochs() else 0.0)
+        for_waves, for_kept = rooms(ready, self.devices)
+        plans = [ensemble.plan(generation, len(self.devices), for_waves) for generation in ready]
+        families = [family for plan in plans for family in plan]
+        for note in filter(None, (family.note for family in families)):
+            log.info(note)
+        waves = [(family, wave) for family in families for wave in family.waves]
+        kept = Kept(for_kept)
         while waves:
             family, wave = waves.pop(self._next([wave for _, wave in waves]))
             later = [cohort for _, other in waves for cohort in other.cohorts]
@@ -154,9 +167,6 @@ class _Training:
         free = [i for i, wave in enumerate(waves) if pending.isdisjoint(member.parent for member in wave.members)]
         depth = [waves[i].members[0].generation for i in free]
         return free[depth.index(max(depth))]
-
-    def _has_epochs(self) -> bool:
-        return any(member.config.data.unique for generation in self.waiting for member in generation)
 
     def _resume(self, member: Member) -> bool:
         """Sets a member to where its folder says it stands; if that fails, so has its run."""
