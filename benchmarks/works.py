@@ -126,7 +126,7 @@ WORKS = {
         Work("W1", **_PUBLISHED, depths=(16,), temperatures=(1.0,), steps=60),
         Work("W2", **_PUBLISHED, depths=(6, 12, 16, 24, 32, 48), temperatures=(0.1, 0.3, 1.0, 3.0), steps=12),
         Work(
-            "W3",  # sweeps/alpha_quick.yaml, with Adam
+            "W3",  # sweeps/alpha_quick.yaml, from zero and with Adam
             loss="mse",
             width=16,
             hidden=64,
@@ -135,7 +135,7 @@ WORKS = {
             batch=512,
             kinds=("tied", "independent"),
             seeds=(0, 1, 2),
-            depths=(2, 3, 4, 6, 8, 12),
+            depths=(2, 4, 8, 16),
             temperatures=(1.0,),
             steps=40,
         ),

@@ -151,7 +151,7 @@ def test_a_preset_wins_over_a_named_sweep(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["run", "debug=eager", "+sweeps=alpha_quick", "--cfg", "job"]) == 0
     shown = capsys.readouterr().out
-    assert "steps: 5\n" in shown and "steps: 3500" not in shown
+    assert "steps: 5\n" in shown and "steps: 6000" not in shown
     assert main(["run", "debug=eager", "+sweeps=alpha_quick", "train.steps=7", "--cfg", "job"]) == 0
     assert "steps: 7\n" in capsys.readouterr().out
 

@@ -66,13 +66,14 @@ def test_a_damaged_claim_of_a_living_process_is_passed_over(tmp_path):
 
 
 def test_turns_are_taken(tmp_path):
-    inside, most = [], []
+    inside, most, shut = [], [], []
 
     def take():
         for _ in range(50):
             with turn(tmp_path):
                 inside.append(1)
                 most.append(len(inside))
+                shut.append((tmp_path / ".lock").exists())  # else somebody may come in beside
                 inside.pop()
 
     threads = [threading.Thread(target=take) for _ in range(4)]
@@ -80,7 +81,7 @@ def test_turns_are_taken(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(most) == 200 and max(most) == 1
+    assert len(most) == 200 and max(most) == 1 and all(shut)
     assert list(tmp_path.iterdir()) == []
 
 

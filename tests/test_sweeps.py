@@ -265,9 +265,10 @@ QUICK = {
     "optimizer.adam_lr": 0.02, "optimizer.depth_power": 0.5, "schedule.name": "linear", "schedule.decay_fraction": 0.9,
     "schedule.floor": 0.0, "train.batch": 512, "train.twin": True,
 }  # fmt: skip
+GROWN = {"student.init": "grow", "student.grow_rate": 0.3, "optimizer.lr": 0.01, "optimizer.adam_lr": 0.01}
 OWN = {
-    "alpha": {"train.steps": 40_000, "teacher.depth": 64, "optimizer.lr": 0.005, "optimizer.adam_lr": 0.005},
-    "alpha_quick": {"train.steps": 3500, "teacher.depth": 64},
+    "alpha": {"train.steps": 16_000, "teacher.depth": 64} | GROWN,
+    "alpha_quick": {"train.steps": 6000, "teacher.depth": 64} | GROWN,
     "scheme": {"train.steps": 6000, "teacher.depth": 64, "teacher.kind": "tied"},
     "shallow_teacher": {"train.steps": 3500, "teacher.depth": 8},
     "teacher_blocks": {"train.steps": 3500, "teacher.depth": 64, "teacher.kind": "blocks"},
@@ -328,7 +329,7 @@ CUT = {"scheme": ["student.scheme=rk4"], "width_control": ["student.hidden=32"]}
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_sweep_trains(name):
     """Cut down to two depths that all share, one replicate, and one temperature, so that most programs are shared."""
-    words = ["student.depth=2,3", "seed=0", "train.steps=20", "train.batch=64", "train.eval_batches=2"]
+    words = ["student.depth=2,4", "seed=0", "train.steps=20", "train.batch=64", "train.eval_batches=2"]
     words += ["train.eval_every=20", "train.checkpoint_every=20"]
     words += ["target.temperature=0.1"] if sweep(name)[0].target.loss == "kl" else []
     words = [f"+sweeps={name}", *words, *CUT.get(name, [])]

@@ -174,7 +174,7 @@ def _limits(derived: Derived, every: pl.DataFrame) -> list[str]:
         f"A wide range: {size} spans less than a factor of {NARROW:g} ({of(*narrow)}).": narrow,
         f"One power law over the whole range: local slopes differ by more than {UNEVEN} ({of(*bent)}).": bent,
         f"A good fit: R² is below {POOR} ({of(*poor)}).": poor,
-        f"An exponent at all for {of(*without)}: too few values of {size} are done, or the floor is not identified.": without
+        f"An exponent at all for {of(*without)}: too few values of {size} are done, or the floor is lost.": without
         and known,
         f"Students shallower than their teacher alone: some are as deep and could copy it "
         f"layer by layer ({of(*copies)}).": copies,
