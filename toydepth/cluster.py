@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from .config import RunConfig, _build
+from .config import RunConfig, build
 from .fields import choice, integer, real, refuse, text
 
 PREFIX = "hydra.launcher."
@@ -62,7 +62,7 @@ def parse(tree: Mapping[str, Any], configs: Sequence[RunConfig]) -> Cluster | No
     Raises:
         ConfigError: a bad value, or something is missing.
     """
-    cluster: Cluster = _build(Cluster, tree, PREFIX, Cluster)
+    cluster: Cluster = build(Cluster, tree, PREFIX, Cluster)
     try:
         cluster.flags()
     except ValueError:

@@ -43,7 +43,7 @@ def schema(problem: str) -> type[RunConfig]:
 def parse(tree: Mapping[str, Any]) -> RunConfig:
     """A checked `RunConfig` from a nested mapping; raises `ConfigError` for an unknown key or a bad value."""
     kind = schema(tree.get("problem", "depth"))
-    config = _build(kind, tree, "", kind)
+    config = build(kind, tree, "", kind)
     config.check()
     return config
 
@@ -79,7 +79,7 @@ def recorded(tree: Mapping[str, Any]) -> dict[str, Any]:
     kind = SCHEMAS.get(tree.get("problem", "depth"), RunConfig)
     own = {} if kind in SCHEMAS.values() else {name: tree[name] for name in tree.keys() - kind.__dataclass_fields__}
     known = {name: value for name, value in tree.items() if name not in own}
-    return matters(_build(kind, known, "", kind)) | flat_tree(own, "")
+    return matters(build(kind, known, "", kind)) | flat_tree(own, "")
 
 
 def run_id(config: RunConfig) -> str:
@@ -113,7 +113,8 @@ def allowed(problem: str = "depth") -> dict[str, str]:
     return {name: spec.metadata["allowed"] for name, spec in fields_of(schema(problem), "")}
 
 
-def _build(kind: type, tree: Mapping[str, Any], prefix: str, root: type) -> Any:
+def build(kind: type, tree: Mapping[str, Any], prefix: str, root: type) -> Any:
+    """A dataclass of fields from a nested mapping; `prefix` and `root` are where it stands, for messages."""
     specs = {spec.name: spec for spec in dataclasses.fields(kind)}
     for key in tree:
         if key not in specs:
@@ -125,7 +126,7 @@ def _build(kind: type, tree: Mapping[str, Any], prefix: str, root: type) -> Any:
             section: Any = spec.default_factory  # a section's factory is its class
             if not isinstance(value, Mapping):
                 refuse(prefix + key, value, f"a section with {', '.join(s.name for s in dataclasses.fields(section))}")
-            values[key] = _build(section, value, f"{prefix}{key}.", root)
+            values[key] = build(section, value, f"{prefix}{key}.", root)
             continue
         try:
             values[key] = spec.metadata["check"](value)

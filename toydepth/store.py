@@ -184,6 +184,7 @@ def settled(folder: Path) -> bool:
     """Whether a run has its result; its status then says so, even if a kill or damage came in between."""
     found = result(folder)
     if found and status(folder) not in ENDED:
+        remove_parts(folder)
         stands, step = found.get("status", "done"), found.get("steps", 0)
         write_status(folder, stands, step, "" if stands == "done" else f"diverged by step {step}")
     return bool(found)
@@ -341,7 +342,8 @@ def write_config(folder: Path, config: RunConfig) -> None:
         at[field] = value
     with into(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "config.json", tree)
+        if read_json(folder / "config.json") != tree:
+            write_json(folder / "config.json", tree)
         for field, reference in own_code(config).items():
             copy = _copy(folder, field)
             copy.parent.mkdir(exist_ok=True)
