@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from toydepth import batches, engine, store, training
-from toydepth.config import ConfigError, parse, resolve, run_id
+from toydepth.config import ConfigError, parse, replaced, resolve, run_id
 from toydepth.locks import Claim
 from toydepth.problems import problem_of
 from toydepth.sweep import plan, train
@@ -180,6 +180,21 @@ def test_a_stage_is_not_moved_while_somebody_trains_it(tmp_path):
     train([config(2, tmp_path)])
     assert not store.run_folder(folder, store.STAGES + name).exists()
     assert losses(tmp_path).keys() == {2, 4} and batches.passes["data"] == before
+
+
+def test_a_start_that_is_missing_fails_its_own_run_alone(tmp_path, monkeypatch):
+    """With several waves, whose programs the first one would have compiled."""
+    real = training.grow
+
+    def grow(folder, member):
+        if member.config.seed == 0:
+            raise OSError("lost")
+        real(folder, member)
+
+    monkeypatch.setattr(training, "grow", grow)
+    configs = [replaced(config(4, tmp_path), {"seed": seed}) for seed in (0, 1, 2)]
+    summary = train(configs)
+    assert summary.counts == {"done": 2, "failed": 1}
 
 
 def test_unreachable_depths_and_own_blocks_are_refused(tmp_path):

@@ -16,7 +16,7 @@ def made(tmp_path, tiny, monkeypatch):
     """A recorder whose bound is three states, a member, and its state."""
     member = ensemble.Member("a", tiny())
     state = jax.device_get(fresh_state(member.shape, jax.random.key(0)))
-    held = ensemble.tree_bytes(recorder._with_progress(member, state))
+    held = recorder.tree_bytes(recorder._with_progress(member, state))
     monkeypatch.setattr(recorder, "WAITING_BYTES", 3 * held)
     store.run_folder(tmp_path, "a").mkdir(parents=True)
     made = FolderRecorder(tmp_path, 1.0, 1, "test", jax.devices())

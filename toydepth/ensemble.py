@@ -137,11 +137,15 @@ class Wave:
     def members(self) -> list[Member]:
         return [member for cohort in self.cohorts for member in cohort.members]
 
-    def leave_out(self, members: Sequence[Member]) -> None:
-        """Takes members out, and cohorts of which none is left."""
-        for group in [*(c.members for c in self.cohorts), *(lane for lanes in self.lanes.values() for lane in lanes)]:
-            group[:] = [member for member in group if member not in members]
-        self.cohorts[:] = [cohort for cohort in self.cohorts if cohort.members]
+    def without(self, members: Sequence[Member]) -> Wave:
+        """This wave without some members, and without cohorts of which none is left."""
+
+        def kept(group: list[Member]) -> list[Member]:
+            return [member for member in group if member not in members]
+
+        cohorts = [replace(cohort, members=kept(cohort.members)) for cohort in self.cohorts]
+        lanes = {shape: [kept(lane) for lane in on_devices] for shape, on_devices in self.lanes.items()}
+        return Wave([cohort for cohort in cohorts if cohort.members], lanes)
 
     def streams(self) -> int:
         """Distinct (cohort, step) pairs; never more later than at the start."""

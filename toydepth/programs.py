@@ -96,8 +96,9 @@ class Programs:
             arguments = (state["params"], hyper, whole, whole, places, scored, context)
             evaluate = jax.jit(_evaluate(shape, mode, mesh))
             jobs["evaluate", shape] = self._traced(("evaluate", shape), evaluate, arguments)
+        lowered = {name: self._lowered(name, traced) for name, traced in jobs.items()}  # Python's work: in one thread
         with ThreadPoolExecutor(min(usable_cores(), len(jobs))) as pool:
-            compiled = dict(zip(jobs, pool.map(self._compiled, jobs, jobs.values()), strict=True))
+            compiled = dict(zip(jobs, pool.map(self._compiled, jobs, lowered.values()), strict=True))
         self.init, self.gather = compiled["init"], compiled["gather"]
         self.stage = [compiled["stage", d] for d in range(self.devices)]
         self.fresh = {shape: compiled["fresh", shape] for shape in family.width}
@@ -110,10 +111,16 @@ class Programs:
         self.compile_seconds[name] = time.perf_counter() - start
         return traced
 
-    def _compiled(self, name: Any, traced: Any) -> Any:
+    def _lowered(self, name: Any, traced: Any) -> Any:
         start = time.perf_counter()
-        with jax.default_matmul_precision(self.family.mode.precision):  # the context is a thread's own
-            program = traced.lower().compile()
+        with jax.default_matmul_precision(self.family.mode.precision):
+            lowered = traced.lower()
+        self.compile_seconds[name] += time.perf_counter() - start
+        return lowered
+
+    def _compiled(self, name: Any, lowered: Any) -> Any:
+        start = time.perf_counter()
+        program = lowered.compile()
         self.compile_seconds[name] += time.perf_counter() - start
         return program
 

@@ -91,7 +91,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if there is none or it is damaged."""
     try:
         found = json.loads(path.read_text())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     except (OSError, ValueError, RecursionError) as error:
         pass_over(path, str(error).partition("\n")[0] if isinstance(error, OSError) else "damaged")

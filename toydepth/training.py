@@ -195,7 +195,7 @@ class _Training:
     def _wave(self, family: Family, wave: Wave, kept: Kept, again: Set[Any]) -> bool:
         """Trains a wave; an error fails its runs. Returns False if interrupted."""
         self.recorder.flush()  # what it grows from must be written
-        wave.leave_out([member for member in wave.members if not self._started(member)])
+        wave = wave.without([member for member in wave.members if not self._started(member)])
         if not wave.members:
             return True
         try:
