@@ -62,7 +62,7 @@ def scan(members: list[Member]) -> Callable[[Any, int], Any]:
 
 def fresh(members: list[Member]) -> Any:
     """The members' (params, moments) at step 0, stacked."""
-    params = [fresh_state(m.shape, role_key(m.config.seed, "student"))["params"] for m in members]
+    params = [fresh_state(m.shape, role_key(m.config.seed, "student"), m.hyper)["params"] for m in members]
     stacked = jax.tree.map(lambda *leaves: jax.numpy.stack(leaves), *params)
     return stacked, jax.vmap(optax.adam(0.0).init)(stacked)
 

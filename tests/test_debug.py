@@ -36,7 +36,7 @@ def setting(tiny, **fields):
     member = Member("run", tiny(**fields))
     stream = member.shape.problem.stream
     fixed = stream.init(source_of(member.config))
-    state = fresh_state(member.shape, jax.random.key(0))
+    state = fresh_state(member.shape, jax.random.key(0), member.hyper)
     state["params"] = jax.tree.map(lambda a: a + 0.01, state["params"])
     return member.shape, state, member.hyper, stream.draw(fixed, jax.random.key(1)), stream.context(fixed), 7
 

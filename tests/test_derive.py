@@ -13,7 +13,7 @@ from run_folders import PLANTED, write_run
 
 from toydepth import config, derive, store
 from toydepth.cli import main
-from toydepth.selection import FitOptions
+from toydepth.fit_options import FitOptions
 
 DERIVED = ["alpha.png", "alpha_vs_step.png", "exponents.csv", "exponents.json", "runs.parquet"]
 
@@ -95,6 +95,7 @@ def test_flops_a_range_and_a_condition_select_and_are_recorded(sweep):
         "by": ["teacher.kind"],
         "where": "kind == 'tied' and status = 'done'",
         "best_over": [],
+        "y": "loss",
     }
     assert e["alpha"] == pytest.approx(1.5)
     assert (e["regime"], e["variable"], e["n_runs"], e["x_min"]) == ({"teacher.kind": "tied"}, "flops", 4, 16e3)

@@ -340,7 +340,7 @@ def test_frame_and_json():
     frame = to_frame(found)
     assert frame.columns == ["teacher.kind", "target.loss", *COLUMNS]
     assert COLUMNS[:4] == ("variable", "alpha", "ci_low", "ci_high")
-    assert COLUMNS[-3:] == ("converged", "alpha_slope", "verdict")
+    assert COLUMNS[-4:] == ("converged", "alpha_slope", "verdict", "quantity")
     assert frame["ci_low"].is_null().to_list() == [False, True]
     assert frame.write_csv().splitlines()[2].split(",")[4:6] == ["", ""]
     entry = json.loads(json.dumps(to_dicts(found), allow_nan=False))[0]

@@ -15,7 +15,7 @@ from toydepth.recorder import FolderRecorder, fresh_state
 def made(tmp_path, tiny, monkeypatch):
     """A recorder whose bound is three states, a member, and its state."""
     member = ensemble.Member("a", tiny())
-    state = jax.device_get(fresh_state(member.shape, jax.random.key(0)))
+    state = jax.device_get(fresh_state(member.shape, jax.random.key(0), member.hyper))
     held = recorder.tree_bytes(recorder._with_progress(member, state))
     monkeypatch.setattr(recorder, "WAITING_BYTES", 3 * held)
     store.run_folder(tmp_path, "a").mkdir(parents=True)

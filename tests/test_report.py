@@ -15,7 +15,7 @@ from toydepth import figures, report, store
 from toydepth.cli import main
 from toydepth.derive import Derived, derive
 from toydepth.exponents import fit
-from toydepth.selection import FitOptions
+from toydepth.fit_options import FitOptions
 
 MINUS = "\N{MINUS SIGN}"
 PAPER = "https://arxiv.org/abs/2602.05970"

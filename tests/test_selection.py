@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 
 from toydepth.config import ConfigError
-from toydepth.selection import FitOptions, parse_names, parse_range, select
+from toydepth.fit_options import FitOptions, parse_names, parse_range
+from toydepth.selection import select
 
 
 def table():

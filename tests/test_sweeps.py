@@ -135,7 +135,7 @@ def test_the_published_settings(name):
 
 
 def test_every_published_experiment_has_its_sweep():
-    assert set(PUBLISHED) == {name for name in SWEEPS if name.startswith("paper_")}
+    assert set(PUBLISHED) == {name for name in SWEEPS if name.startswith("paper_exp")}
 
 
 CHANGED: dict[str, Callable[[DepthConfig], Any]] = {
@@ -285,7 +285,7 @@ def test_quick_sweeps_differ_in_what_they_are_about_and_nothing_else(name):
 
 
 def test_every_sweep_is_in_one_of_the_tables():
-    assert set(SWEEPS) == set(PUBLISHED) | set(OWN)
+    assert {name for name in SWEEPS if sweep(name)[0].problem == "depth"} == set(PUBLISHED) | set(OWN)
 
 
 # --- what a file says of itself -------------------------------------------------------------------------------
@@ -322,18 +322,25 @@ def test_a_poor_document_is_noticed():
 # --- that each one trains -------------------------------------------------------------------------------------
 
 
-CUT = {"scheme": ["student.scheme=rk4"], "width_control": ["student.hidden=32"]}  # the rest is in other sweeps
+CUT = {
+    "time": ["teacher.width=4", "target.vocab=8"],
+    "time_reuse": ["data.unique=0,640"],
+    "scheme": ["student.scheme=rk4"],
+    "width_control": ["student.hidden=32"],
+}  # the rest is in other sweeps
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_sweep_trains(name):
-    """Cut down to two depths that all share, one replicate, and one temperature, so that most programs are shared."""
-    words = ["student.depth=2,4", "seed=0", "train.steps=20", "train.batch=64", "train.eval_batches=2"]
-    words += ["train.eval_every=20", "train.checkpoint_every=20"]
-    words += ["target.temperature=0.1"] if sweep(name)[0].target.loss == "kl" else []
-    words = [f"+sweeps={name}", *words, *CUT.get(name, [])]
+    """Cut down to one replicate and, of depth, two depths and one temperature, so that most programs are shared."""
+    words = ["seed=0", "train.steps=20", "train.batch=64", "train.eval_batches=2", "train.checkpoint_every=20"]
+    first = sweep(name)[0]
+    if first.problem == "depth":
+        words += ["student.depth=2,4", "train.eval_every=20"]
+        words += ["target.temperature=0.1"] if first.target.loss == "kl" else []
+    words = [f"+sweeps={name}", *words, *CUT.get(name, CUT.get(first.problem, []))]
     assert cli.main(["run", *words]) == 0
     rows = pl.read_csv(f"outputs/{name}/exponents.csv")
-    assert rows["n_runs"].sum() == len(composed(*words))
-    assert rows["alpha"].null_count() == 0
+    assert rows["n_runs"].sum() >= len(composed(*words))
+    assert rows["alpha"].null_count() == 0 or first.problem == "time"  # 20 steps may be no power law

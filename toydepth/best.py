@@ -24,9 +24,10 @@ from typing import Any
 
 import polars as pl
 
-from .exponents import Exponent, members, usable
+from .exponents import Exponent, of_regime, usable
 from .regimes import SEEDS, roles, varying, with_size
 
+FEW = 8  # sizes named one by one
 HALVES = ("loss_first", "loss_second")
 
 
@@ -53,7 +54,7 @@ class Best:
     def describe(self, e: Exponent) -> Exponent:
         """The exponent with its regime's choices, and a word on them in its verdict."""
         told = [self.variable, *e.pooled, *self.over]
-        choices = members(self.choices, e).sort(told).select(*told, "tried", "unfit", "at_edge").to_dicts()
+        choices = of_regime(self.choices, e).sort(told).select(*told, "tried", "unfit", "at_edge").to_dicts()
         with_it = f" (and with it {', '.join(self.along)})" if self.along else ""
         tried, unfit = (sum(choice[name] for choice in choices) for name in ("tried", "unfit"))
         left = f" ({unfit} of {tried + unfit} could not be chosen: not done in as many replicates)" if unfit else ""
@@ -68,10 +69,17 @@ class Best:
             for choice in choices:
                 if name in choice["at_edge"] and choice[self.variable] not in where.setdefault(choice[name], []):
                     where[choice[name]].append(choice[self.variable])
-            ends = [f"({value:g}) at {size} {', '.join(f'{x:g}' for x in xs)}" for value, xs in sorted(where.items())]
+            ends = [f"({value:g}) at {size} {_some(xs)}" for value, xs in sorted(where.items())]
             if ends:
                 notes.append(f"best {name} at the edge of its grid {' and '.join(ends)}")
         return notes
+
+
+def _some(xs: Sequence[float]) -> str:
+    """A few sizes one by one, many by their ends."""
+    if len(xs) > FEW:
+        return f"{min(xs):g} to {max(xs):g} ({len(xs)} values)"
+    return ", ".join(f"{x:g}" for x in xs)
 
 
 def choose(runs: pl.DataFrame, variable: str, over: Sequence[str], by: Sequence[str] | None = None) -> Best:

@@ -12,14 +12,10 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
-from . import compose
+from . import compose, fit_options
 from .config import ConfigError, RunConfig
-
-if TYPE_CHECKING:
-    from .selection import FitOptions
 
 DONE, REFUSED = 0, 2  # 1 is a sweep's own: some of its runs failed or diverged
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
@@ -31,6 +27,7 @@ usage: toydepth COMMAND ...
   toydepth plan ...                                    the same arguments: what would be trained, and what it costs
   toydepth fit DIR [--x FIELD] [--range LOW:HIGH] ...  exponents and figures from a sweep's folder
   toydepth report DIR ...                              the same arguments: the same, and report.html
+  toydepth law fit|shape|frontier|compare|data ...     laws of loss from tables of trained models
 
 toydepth COMMAND --help says more. Exit codes: 0 all done; 1 some runs failed or diverged; 2 wrong request, nothing
 was run; 130 or 143 interrupted (the same command continues)."""
@@ -97,7 +94,7 @@ def _fit(words: list[str]) -> int:
     if given is not None:
         from . import derive
 
-        derive.print_table(derive.derive(given.folder, read_fit_options(given), given.out))
+        derive.print_table(derive.derive(given.folder, fit_options.read(given), given.out))
     return DONE
 
 
@@ -106,53 +103,27 @@ def _report(words: list[str]) -> int:
     if given is not None:
         from . import report
 
-        print(report.make(given.folder, read_fit_options(given), given.out))
+        print(report.make(given.folder, fit_options.read(given), given.out))
     return DONE
 
 
 def _fit_arguments(command: str, description: str, words: list[str]) -> argparse.Namespace | None:
     """What was asked of a command that fits; None if only its help."""
-    parser = _Parser(f"toydepth {command}", description=description)
-    fit_options(parser)
+    parser = fit_options.Parser(f"toydepth {command}", description=description)
+    fit_options.add_arguments(parser)
     try:
         return parser.parse_args(words)
     except SystemExit:  # only --help exits: errors are raised
         return None
 
 
-def fit_options(parser: argparse.ArgumentParser) -> None:
-    """Adds what every command that fits takes: a sweep's folder, the options of the fit, where to write."""
-    add = parser.add_argument
-    add("folder", type=Path, metavar="DIR", help="a sweep's folder: outputs/<sweep.name>")
-    add("--x", metavar="FIELD", help="the size: a numeric field, parameters or flops; default: the sweep's own")
-    add("--range", metavar="LOW:HIGH", help="fit only runs with x in it, both ends included; one may be left out")
-    add("--floor", choices=("none", "free"), default="none", help="fit c x^-alpha, or with a + floor")
-    add("--by", metavar="FIELDS", help="a comma list of what tells regimes apart (default: every field that varies)")
-    add("--where", metavar="EXPR", help="""fit only these runs: "kind = 'tied' and target.temperature < 0.1" """)
-    add("--best-over", metavar="FIELDS", help="fit, at each x, the runs with the best values of these fields")
-    add("--out", type=Path, metavar="DIR", help="where to write; default: the sweep's folder")
+def _law(words: list[str]) -> int:
+    from .laws import command
+
+    return command.main(words)
 
 
-def read_fit_options(given: argparse.Namespace) -> FitOptions:
-    """The options among parsed `fit_options`."""
-    from .selection import FitOptions, parse_names, parse_range
-
-    return FitOptions(
-        x=given.x,
-        range=(None, None) if given.range is None else parse_range(given.range),
-        floor=given.floor,
-        by=None if given.by is None else parse_names(given.by, "--by"),
-        where=given.where,
-        best_over=() if given.best_over is None else parse_names(given.best_over, "--best-over"),
-    )
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(message)
-
-
-COMMANDS = {"run": _run, "plan": _plan, "fit": _fit, "report": _report}
+COMMANDS = {"run": _run, "plan": _plan, "fit": _fit, "report": _report, "law": _law}
 
 
 @contextmanager

@@ -20,9 +20,9 @@ import numpy as np
 
 from .engine import DIVERGED, ROUNDING, Recorder, ended, row, verdict
 from .ensemble import Member, Shape
-from .optimizer import build, factor
+from .optimizer import factor
 from .problems import losses, role_key, source_of
-from .programs import fresh_state, mean_loss, predictions, score, targets, update
+from .programs import fresh_state, mean_loss, predictions, score, seen, targets, update
 
 Tree = Any
 
@@ -54,20 +54,25 @@ def _train(member: Member, recorder: Recorder) -> bool:
         said = predictions(problem, params, batches, context, hyper)
         return score(problem, said, targets(problem, batches, context, hyper))
 
+    @jax.jit
+    def measure(state: Tree, step: int) -> Any:
+        return problem.measures(seen(shape, state, hyper, batches, context, step))
+
     def look(state: Tree) -> None:
         member.scored(*map(float, evaluate(state["params"])))
+        member.measured = {name: float(value) for name, value in measure(state, member.step).items()}
         recorder.evaluated(member, row(member, state["loss_sum"], state["loss_count"]))
 
-    state = member.state or jax.jit(functools.partial(fresh_state, shape))(role_key(config.seed, "student"))
+    state = member.state or jax.jit(functools.partial(fresh_state, shape))(role_key(config.seed, "student"), hyper)
     look(state)
     state |= {"limit": jnp.float32(DIVERGED * max(member.first_loss, ROUNDING))}
-    every, message = config.train.eval_every or 1, ""
+    evaluates, message = config.train.evaluates, ""
     while member.active:
         if recorder.interrupted():
             return False
         start, step = time.perf_counter(), member.step
         batch = draw(data, step % period if period else step)
-        later = advance(state, hyper, batch, context, step, every)
+        later = advance(state, hyper, batch, context, step, step if evaluates(step) else -1)
         member.diverged = int(later["diverged"])
         if member.diverged >= 0:
             found = first_not_finite(shape, state, hyper, batch, context, step)
@@ -77,7 +82,7 @@ def _train(member: Member, recorder: Recorder) -> bool:
         state, member.step = later, step + 1
         member.seconds += time.perf_counter() - start
         recorder.progress(problem.flops())
-        if member.step % every == 0 or not member.active:
+        if evaluates(member.step) or not member.active:
             look(state)
     outcome = ended(member, message or verdict(member))
     recorder.finished(member, outcome, jax.device_get(state))
@@ -120,7 +125,7 @@ def _quantities(
     yield "loss", losses(problem, params, batch, context, hyper), False, False
     grads = jax.grad(mean_loss)(params, problem, batch, context, hyper)
     yield from ((f"gradient of {name}", leaf, _layered(name), True) for name, leaf in _leaves(grads))
-    optimizer = build(shape.optimizer, hyper, factor(hyper, jnp.float32(step)))
+    optimizer = shape.transformation(hyper, factor(hyper, jnp.float32(step)))
     updates, moments = optimizer.update(grads, state["optimizer"], params)
     yield from ((f"optimizer's {name}", leaf, False, False) for name, leaf in _leaves(moments))
     yield from ((f"update of {name}", leaf, _layered(name), False) for name, leaf in _leaves(updates))

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from . import best, exponents, store
+from . import best, curves, exponents, store
 from .config import ConfigError
 from .exponents import Exponent
-from .regimes import DEPTH
-from .selection import FitOptions, select
+from .fit_options import FitOptions, declared
+from .regimes import CURVES, DEPTH
+from .selection import select
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,19 @@ class Derived:
 
     folder: Path  # the sweep's
     out: Path  # where the files were written
-    options: FitOptions  # with all names in full
+    options: FitOptions  # of the first fit, with all names in full
     runs: pl.DataFrame  # the fitted ones; with `best_over` the chosen ones, their loss that on the second half
     fits: list[Exponent]  # one per regime; `verdict` says what is wrong where `alpha` is None
     caption: str  # the sweep's command and commits, and the fit's options
     size: str | None = DEPTH  # the sweep's own, which needs no --x
+    asked: str = ""  # the options of all fits, as they are typed
     redrawn: bool = True  # whether the figures were drawn, as a page that shows them then must be
 
 
 def derive(folder: Path, options: FitOptions | None = None, out: Path | None = None, figure: bool = True) -> Derived:
     """Fits a sweep's folder and writes runs.parquet (all runs), exponents.csv, exponents.json and the figures.
+
+    Unless options are given, those that the sweep declares hold (`sweep.fit`); of several, each adds its regimes.
 
     Args:
         folder: a sweep's folder, `outputs/<sweep.name>`.
@@ -53,12 +57,13 @@ def derive(folder: Path, options: FitOptions | None = None, out: Path | None = N
         raise ConfigError(f"{folder}: no runs in it (a sweep's folder has them in runs/)")
     size = store.read_json(folder / "sweep.json").get("size", DEPTH)  # which older folders do not have
     size = size if isinstance(size, str | None) else DEPTH
-    runs, options = select(table, options or FitOptions(), size)
-    if exponents.usable(runs).is_empty():
-        counts = ", ".join(f"{n} {status}" for status, n in runs["status"].value_counts(sort=True).iter_rows())
-        few = f"of the {runs.height} selected runs" if runs.height < table.height else "of its runs"
-        raise ConfigError(f"{folder}: none {few} has finished ({counts})")
-    runs, fits = _fit(runs, options)
+    asked = [options] if options not in (None, FitOptions()) else _declared(folder)
+    histories = store.histories(folder)
+    found = [_fitted(folder, table, one, size, histories) for one in asked]
+    runs, options = found[0].runs, found[0].options
+    if len(found) > 1:  # of several, all that any of them rests on
+        runs = table.filter(pl.col("id").is_in(pl.concat([one.runs["id"] for one in found]).implode()))
+    fits = [e for one in found for e in one.fits]
     out = out or folder
     with writable(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -66,35 +71,87 @@ def derive(folder: Path, options: FitOptions | None = None, out: Path | None = N
             table.write_parquet(path)
         with _whole(out / "exponents.csv") as path:
             exponents.to_frame(fits).write_csv(path)
-    caption = store.provenance(folder) + (f"   (fit {words})" if (words := options.words(size)) else "")
-    record = json.loads(json.dumps({"fit": asdict(options), "exponents": exponents.to_dicts(fits)}))
+    words = "; ".join(words for one in found if (words := one.options.words(size)))
+    caption = store.provenance(folder) + (f"   (fit {words})" if words else "")
+    fit = [asdict(one.options) for one in found]
+    record = json.loads(json.dumps({"fit": fit if len(fit) > 1 else fit[0], "exponents": exponents.to_dicts(fits)}))
     redrawn = figure or not (out / "alpha.png").exists()
     redrawn = redrawn or store.read_json(out / "exponents.json").get("fit") != record["fit"]
     if redrawn:
         from . import figures  # only here, since matplotlib takes its time
 
         with writable(out):
-            figures.draw(fits, runs, store.histories(folder), out, caption)
+            figures.draw(fits, runs, histories, out, caption)
     with writable(out):  # last, since it says which options the figures are of
         store.write_json(out / "exponents.json", record)
-    return Derived(folder, out, options, runs, fits, caption, size, redrawn)
+    return Derived(folder, out, options, runs, fits, caption, size, words, redrawn)
 
 
-def _fit(runs: pl.DataFrame, options: FitOptions) -> tuple[pl.DataFrame, list[Exponent]]:
-    """The runs that were fitted (all of those given, but for `best_over`) and their exponents."""
+@dataclass(frozen=True)
+class _Fitted:
+    """One fit: the runs that it rests on (with `best_over` the chosen ones), its options, its exponents."""
+
+    runs: pl.DataFrame
+    options: FitOptions
+    fits: list[Exponent]
+
+
+def _declared(folder: Path) -> list[FitOptions]:
+    """The fits that a sweep declares; one with the default options if it does not."""
+    text = store.read_json(folder / "sweep.json").get("fit")
+    return (declared(text) if isinstance(text, str) else []) or [FitOptions()]
+
+
+def _fitted(
+    folder: Path, table: pl.DataFrame, options: FitOptions, size: str | None, histories: Mapping[str, pl.DataFrame]
+) -> _Fitted:
+    """What one fit of a folder's table of runs comes to."""
+    runs, options = select(table, options, size)
+    if exponents.usable(runs).is_empty():
+        counts = ", ".join(f"{n} {status}" for status, n in runs["status"].value_counts(sort=True).iter_rows())
+        few = f"of the {runs.height} selected runs" if runs.height < table.height else "of its runs"
+        raise ConfigError(f"{folder}: none {few} has finished ({counts})")
+    rows, fits = _fit(runs, options, histories)
+    return _Fitted(runs if options.x in CURVES else rows, options, fits)
+
+
+def _fit(
+    runs: pl.DataFrame, options: FitOptions, histories: Mapping[str, pl.DataFrame]
+) -> tuple[pl.DataFrame, list[Exponent]]:
+    """The rows that were fitted (all of those given, but for `best_over`; evaluations for curves), the exponents."""
     x, over, chosen = options.x, options.best_over, None
     assert x is not None  # all names are in full
+    rows = curves.points(runs, histories, x, options.y) if x in CURVES else _of_quantity(runs, options.y)
+    if rows.is_empty():
+        names = sorted({name for history in histories.values() for name in history.columns})
+        raise ConfigError(f"--y {options.y}: no history has it; there are {', '.join(names)}")
     if over:
         try:
-            chosen = best.choose(runs, x, over, options.by)
+            chosen = best.choose(rows, x, over, options.by)
         except ValueError as error:
             raise ConfigError(f"--best-over {','.join(over)}: {error}") from error
-        runs = chosen.runs
+        rows = chosen.runs
+    tuned = chosen.fields if chosen else ()
     try:
-        fits = exponents.fit(runs, x, options.floor, options.by, chosen.fields if chosen else ())
+        if x in CURVES:
+            fits = curves.fit(rows, x, options.range, options.by, tuned)
+        else:
+            fits = exponents.fit(rows, x, options.floor, options.by, tuned)
     except ValueError as error:
         raise ConfigError(f"--x {error}") from error
-    return runs, [chosen.describe(e) for e in fits] if chosen else fits
+    fits = [chosen.describe(e) for e in fits] if chosen else fits
+    return rows, [replace(e, quantity=options.y) for e in fits]
+
+
+def _of_quantity(runs: pl.DataFrame, name: str) -> pl.DataFrame:
+    """The runs with another recorded quantity in the place of their loss."""
+    if name == "loss":
+        return runs
+    named = {n for n in runs.columns if "." not in n and runs[n].dtype == pl.Float64}
+    if name not in named:
+        raise ConfigError(f"--y {name}: no such quantity was recorded; there are {', '.join(sorted(named))}")
+    unknown = pl.lit(None, pl.Float64)
+    return runs.with_columns(loss=name, loss_first=name, loss_second=name, half_loss=unknown, loss_sem=unknown)
 
 
 def print_table(derived: Derived) -> None:
@@ -104,7 +161,8 @@ def print_table(derived: Derived) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in [*names, "runs", "replicates"]:
         table.add_column(name, no_wrap=True)
-    table.add_column(f"exponent of loss in {derived.options.x}", min_width=40)
+    kinds = dict.fromkeys(f"{fit.quantity} in {fit.variable}" for fit in fits)
+    table.add_column(f"exponent of {', '.join(kinds)}", min_width=40)
     for fit in fits:
         regime = [_shown(fit.regime.get(name)) for name in names]
         table.add_row(*regime, str(fit.n_runs), str(fit.n_replicates), fit.verdict)
@@ -127,6 +185,8 @@ def _telling(fits: Sequence[Exponent]) -> list[str]:
 
 
 def _shown(value: object) -> str:
+    if value is None:
+        return "all"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -111,7 +111,9 @@ class _Loop:
     def run(self) -> bool:
         """Trains to the end; False if interrupted."""
         self._start()
-        self._finish([m for m in self.wave.members if not m.active])  # stopped between its last step and its result
+        stopped = [m for m in self.wave.members if not m.active]  # between their last step and their result
+        self._measure(stopped)
+        self._finish(stopped)
         while active := [m for m in self.wave.members if m.active]:
             if self.recorder.interrupted():
                 self._checkpoint([m for m in active if m.step > 0])
@@ -130,7 +132,7 @@ class _Loop:
         self.scored_on = self.batches.evaluation()
         for shape, lanes in self.lanes.items():
             fresh = self.programs.fresh[shape]
-            states = [m and (m.state or fresh(role_key(m.config.seed, "student"))) for m in lanes]
+            states = [m and (m.state or fresh(role_key(m.config.seed, "student"), m.hyper)) for m in lanes]
             self.states[shape] = jax.device_put(stack(states), sharding)
             self.hypers[shape] = jax.device_put(stack([m and m.hyper for m in lanes]), sharding)
             for m in lanes:
@@ -154,9 +156,9 @@ class _Loop:
                 continue
             first = [stream[1] if stream else 0 for stream in at]
             count = [ahead[stream] if stream else 0 for stream in at]
-            every = [m.config.train.eval_every if m else 1 for m in lanes]
+            since = [m.step if m and m.config.train.evaluates(m.step) else -1 for m in lanes]
             slot = [slots[stream] if stream else 0 for stream in at]
-            arrays = self._integers(self.programs.by_lane, first, count, every, slot)
+            arrays = self._integers(self.programs.by_lane, first, count, since, slot)
             self.states[shape] = self.programs.advance[shape](
                 self.states[shape], self.hypers[shape], *arrays, staged.places, staged.batches, staged.context
             )
@@ -172,7 +174,7 @@ class _Loop:
             updates[m.name] += reached[m] - m.step
             m.step = m.diverged if m.diverged >= 0 else reached[m]
         self._account(active, before, time.perf_counter() - start, max(ahead.values()))
-        self._evaluate([m for m in active if not m.active or m.step % (m.config.train.eval_every or 1) == 0])
+        self._evaluate([m for m in active if not m.active or m.config.train.evaluates(m.step)])
         self._checkpoint([m for m in active if m.active and m.step % (m.config.train.checkpoint_every or 1) == 0])
         self._finish([m for m in active if not m.active])
 
@@ -203,6 +205,7 @@ class _Loop:
     def _evaluate(self, due: list[Member]) -> None:
         """Scores the members on their cohorts' evaluation batches and reports a line of history for each."""
         on = self.scored_on
+        self._measure(due)
         for shape, lanes in self.lanes.items():
             here = [m for m in due if self.place[m][0] == shape]
             if not here:
@@ -220,6 +223,24 @@ class _Loop:
                 m.scored(*(float(score[lane]) for score in scores))
                 if m.diverged < 0:
                     self.recorder.evaluated(m, row(m, summed[lane], count[lane]))
+
+    def _measure(self, due: list[Member]) -> None:
+        """Notes what the members' problems measure."""
+        on = self.scored_on
+        for shape, program in self.programs.measure.items():
+            lanes = self.lanes.get(shape, [])
+            if not any(m in due for m in lanes):
+                continue
+            active = [int(m in due) for m in lanes]
+            slot = [self.cohort_of[m] if m else 0 for m in lanes]
+            step = [m.step if m else 0 for m in lanes]
+            arrays = self._integers(self.programs.by_lane, active, slot, step)
+            found = program(self.states[shape], self.hypers[shape], *arrays, on.places, on.batches, on.context)
+            values = {name: np.asarray(of_lanes) for name, of_lanes in found.items()}
+            for m in due:
+                if m.shape == shape:
+                    lane = self.place[m][1]
+                    m.measured = {name: float(of_lanes[lane]) for name, of_lanes in values.items()}
 
     def _checkpoint(self, members: list[Member]) -> None:
         for m, state in self._host_states(members):
@@ -253,7 +274,8 @@ def row(member: Member, loss_sum: Any, loss_count: Any) -> dict[str, float | Non
     """A line of history of a member that was just evaluated; the sums are of the train losses since the last one."""
     train_loss = float(loss_sum / loss_count) if member.step else None
     evaluated = {"step": member.step, "loss": member.loss, "loss_sem": member.loss_sem, "train_loss": train_loss}
-    return evaluated | _rates(member) | {"seconds": member.seconds}
+    halves = {"loss_first": member.loss_first, "loss_second": member.loss_second}
+    return evaluated | _rates(member) | {"seconds": member.seconds} | halves | finite(member.measured)
 
 
 def verdict(member: Member) -> str:
@@ -263,6 +285,11 @@ def verdict(member: Member) -> str:
     if not member.loss <= max(member.first_loss, ROUNDING):
         return f"diverged by step {member.step}: loss {member.loss:.3g}, above {member.first_loss:.3g} at step 0"
     return ""
+
+
+def finite(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    """Numbers as JSON has them."""
+    return {name: number if math.isfinite(number) else None for name, number in numbers.items()}
 
 
 def _rates(member: Member) -> dict[str, float]:

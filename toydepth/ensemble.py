@@ -20,9 +20,11 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 
 from .config import ConfigError, RunConfig
 from .memory import Memory, Sizes
+from .optimizer import build
 from .optimizer import hyper_of as optimizer_hyper
 from .problems import Problem, Stream, hyper_of, problem_of, source_of
 from .staging import rows_of
@@ -37,6 +39,11 @@ class Shape:
 
     problem: Problem
     optimizer: str
+
+    def transformation(self, hyper: Tree, share: Any) -> optax.GradientTransformation:
+        """The optimizer at `share` of its peak rate, and what the problem has to say about its updates."""
+        optimizer, change = build(self.optimizer, hyper, share), self.problem.transform(hyper, share * hyper["lr"])
+        return optimizer if change is None else optax.chain(optimizer, change)
 
 
 @dataclass(frozen=True)
@@ -65,6 +72,7 @@ class Member:
     loss_sem: float = math.nan
     loss_first: float = math.nan
     loss_second: float = math.nan
+    measured: dict[str, float] = field(default_factory=dict)  # what its problem measured at the latest evaluation
     shape: Shape = field(init=False)
     hyper: dict[str, np.float32] = field(init=False)
 
@@ -90,9 +98,10 @@ class Member:
     def boundary(self, step: int) -> int:
         """The first step after `step` at which the host must look: an evaluation, a checkpoint or the end."""
         train = self.config.train
-        assert train.eval_every and train.checkpoint_every
-        later = [(step // every + 1) * every for every in (train.eval_every, train.checkpoint_every)]
-        return min(self.steps, *later)
+        assert train.checkpoint_every
+        return min(
+            self.steps, train.next_evaluation(step), (step // train.checkpoint_every + 1) * train.checkpoint_every
+        )
 
     @property
     def generation(self) -> int:

@@ -45,13 +45,13 @@ class LocalSlope:
 
 @dataclass(frozen=True)
 class Exponent:
-    """What is known of one regime's exponent; the fields up to `verdict` are the columns of exponents.csv.
+    """What is known of one regime's exponent; the fields up to `quantity` are the columns of exponents.csv.
 
     None stands for what cannot be known: an interval from one replicate, convergence without half-budget
     twins, a floor in a form that has none. `alpha`, `floor` (signed) and `c` (geometric) are means over
     replicates; `alpha_slope` = alpha(N) - alpha(N/2), over the runs that have a twin; `converged` is a share of runs.
     `along` names the fields that change with the variable, `pooled` those that vary within the regime besides;
-    `best` holds the choices of `toydepth.best`.
+    `best` holds the choices of `toydepth.best`; `ids`, where a regime's fields alone do not tell them, its runs.
     """
 
     regime: dict[str, Any]
@@ -68,6 +68,7 @@ class Exponent:
     converged: float | None
     alpha_slope: float | None
     verdict: str
+    quantity: str = "loss"
     c: float | None = None
     alphas: tuple[float, ...] = ()
     floors: tuple[float, ...] = ()
@@ -79,6 +80,7 @@ class Exponent:
     along: tuple[str, ...] = ()
     pooled: tuple[str, ...] = ()
     best: tuple[dict[str, Any], ...] = ()
+    ids: tuple[str, ...] = ()
 
     @property
     def law(self) -> PowerLaw | None:
@@ -89,7 +91,7 @@ class Exponent:
 
 
 _names = [f.name for f in fields(Exponent)]
-COLUMNS = tuple(_names[1 : _names.index("verdict") + 1])
+COLUMNS = tuple(_names[1 : _names.index("quantity") + 1])
 
 
 def budget_slope(loss: float, half_loss: float) -> float:
@@ -134,7 +136,7 @@ def fit(
     if runs.filter(pl.col(variable) <= 0).height:
         raise ValueError(f"{variable}: a power law needs values above 0")
     part = roles(runs, variable, by, tuned)
-    tables = [_Table.of(rows, part, variable, floor) for rows in _partition(_with_usable(runs), part.regime)]
+    tables = [_Table.of(rows, part, variable, floor) for rows in partition(_with_usable(runs), part.regime)]
     # All replicates of all regimes are fitted in one batch: hundreds of regimes cost little more than one.
     lowest = -1.0 if floor == "free" else 0.0
     laws = iter(power_laws([(t.x, row) for t in tables for row in t.loss], floor, lowest))
@@ -144,8 +146,13 @@ def fit(
 
 def members(runs: pl.DataFrame, exponent: Exponent) -> pl.DataFrame:
     """The rows of the table that belong to an exponent's regime, whatever their status."""
+    return runs.filter(pl.col("id").is_in(exponent.ids)) if exponent.ids else of_regime(runs, exponent)
+
+
+def of_regime(table: pl.DataFrame, exponent: Exponent) -> pl.DataFrame:
+    """The rows of any table with the fields of an exponent's regime that belong to it."""
     same = (pl.col(name).eq_missing(pl.lit(value)) for name, value in exponent.regime.items())
-    return runs.filter(pl.lit(True), *same)
+    return table.filter(pl.lit(True), *same)
 
 
 def usable(runs: pl.DataFrame) -> pl.DataFrame:
@@ -168,7 +175,7 @@ def points_needed(fullest: int, floor: Floor) -> int:
 def to_frame(exponents: Iterable[Exponent]) -> pl.DataFrame:
     """The table exponents.csv: the regime's fields under their dotted names, then `COLUMNS`."""
     rows = [{**e.regime, **{name: getattr(e, name) for name in COLUMNS}} for e in exponents]
-    numbers: dict[str, Any] = {n: pl.Float64 for n in COLUMNS if n not in ("variable", "verdict")}
+    numbers: dict[str, Any] = {n: pl.Float64 for n in COLUMNS if n not in ("variable", "verdict", "quantity")}
     numbers |= {"n_runs": pl.Int64, "n_replicates": pl.Int64}
     if not rows:
         return pl.DataFrame(schema={n: numbers.get(n, pl.String) for n in COLUMNS})
@@ -355,7 +362,8 @@ def _spread(values: Float[np.ndarray, " replicates"]) -> float | None:
     return float(np.std(values, ddof=1)) if len(values) > 1 else None
 
 
-def _partition(rows: pl.DataFrame, by: Sequence[str]) -> list[pl.DataFrame]:
+def partition(rows: pl.DataFrame, by: Sequence[str]) -> list[pl.DataFrame]:
+    """The rows of each combination of the values of columns, in their order."""
     return (
         rows.sort(list(by), nulls_last=True, maintain_order=True).partition_by(list(by), maintain_order=True)
         if by

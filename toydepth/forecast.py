@@ -94,7 +94,7 @@ def calibrate(members: Sequence[Member], devices: Sequence[Any]) -> float:
     shape, stream = member.shape, member.shape.problem.stream
     fixed = jax.jit(stream.init)(source_of(member.config))
     batch, context = jax.jit(stream.draw)(fixed, jax.random.key(0)), stream.context(fixed)
-    state = jax.jit(functools.partial(fresh_state, shape))(jax.random.key(1))
+    state = jax.jit(functools.partial(fresh_state, shape))(jax.random.key(1), member.hyper)
     advance = jax.jit(functools.partial(update, shape))
     places = [jax.device_put((state, member.hyper, batch, context), device) for device in devices]
     jax.block_until_ready([advance(*place, 0, 1) for place in places])

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from .optimizer import build
-
 if TYPE_CHECKING:
     from .ensemble import Member, Mode, Shape
 
@@ -135,7 +133,7 @@ def _lane(shape: Shape, mode: Mode, batch: Tree, context: Tree, hyper: Tree) -> 
     problem = shape.problem
     params = jax.eval_shape(problem.init, jax.random.key(0))
     # The structure of an optimizer's state depends on the optimizer's name alone
-    moments = jax.eval_shape(build(shape.optimizer, defaultdict(float), 1.0).init, params)
+    moments = jax.eval_shape(shape.transformation(defaultdict(float), 1.0).init, params)
     prediction = jax.eval_shape(problem.predict, params, batch, context, hyper)
     target = jax.eval_shape(problem.target, batch, context, hyper)
     return Lane(

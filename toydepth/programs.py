@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -24,8 +24,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 
 from .devices import usable_cores
 from .ensemble import Family, Mode, Shape
-from .optimizer import build, factor
-from .problems import Problem, losses
+from .optimizer import factor
+from .problems import Problem, Seen, losses
 from .staging import batch_of, gathering, rows_of, staging
 
 Tree = Any
@@ -38,16 +38,18 @@ class Programs:
 
     Attributes:
         init: source -> what is fixed behind a stream's batches.
-        fresh: for each shape, key -> a member's state at step 0.
+        fresh: for each shape, (key, hyper) -> a member's state at step 0.
         rows: steps for which each device has room in staged batches, for training and for evaluation.
         staged: the shapes of staged batches.
         stage: for each device, (fixed[K], keys[K, 2], first[K], count[K], period[K], offsets) -> its part of the staged
             batches, see `toydepth.staging`.
         gather: all parts -> the staged batches, on every device.
-        advance: for each shape, (state, hyper, first, count, eval_every, slot, places, staged, context) -> state,
-            donated.
+        advance: for each shape, (state, hyper, first, count, since, slot, places, staged, context) -> state, donated;
+            `since` is the step of the last evaluation.
         evaluate: for each shape, (params, hyper, active, slot, places, staged, context) -> the mean loss, its
             standard error, and the mean losses of either half of the samples.
+        measure: for each shape whose problem measures anything, (state, hyper, active, slot, step, places, staged,
+            context) -> {quantity: a number}.
         compile_seconds: seconds that tracing and compiling took, for each of them.
     """
 
@@ -85,7 +87,7 @@ class Programs:
         for shape, width in family.width.items():
             lanes = width * self.devices
             member = next(m for w in family.waves for m in w.members if m.shape == shape)
-            fresh = self._traced(("fresh", shape), jax.jit(functools.partial(fresh_state, shape)), (key,))
+            fresh = self._traced(("fresh", shape), jax.jit(functools.partial(fresh_state, shape)), (key, member.hyper))
             jobs["fresh", shape] = fresh
             state = self._stacked(fresh.out_info, lanes, self.by_lane)
             hyper = self._stacked(member.hyper, lanes, self.by_lane)
@@ -96,6 +98,10 @@ class Programs:
             arguments = (state["params"], hyper, whole, whole, places, scored, context)
             evaluate = jax.jit(_evaluate(shape, mode, mesh))
             jobs["evaluate", shape] = self._traced(("evaluate", shape), evaluate, arguments)
+            measure = jax.jit(_measure(shape, mode, mesh))
+            measured = self._traced(("measure", shape), measure, (state, hyper, *[whole] * 3, places, scored, context))
+            if measured.out_info:
+                jobs["measure", shape] = measured
         lowered = {name: self._lowered(name, traced) for name, traced in jobs.items()}  # Python's work: in one thread
         with ThreadPoolExecutor(min(usable_cores(), len(jobs))) as pool:
             compiled = dict(zip(jobs, pool.map(self._compiled, jobs, lowered.values()), strict=True))
@@ -104,6 +110,7 @@ class Programs:
         self.fresh = {shape: compiled["fresh", shape] for shape in family.width}
         self.advance = {shape: compiled["advance", shape] for shape in family.width}
         self.evaluate = {shape: compiled["evaluate", shape] for shape in family.width}
+        self.measure = {shape: compiled["measure", shape] for shape in family.width if ("measure", shape) in compiled}
 
     def _traced(self, name: Any, function: Any, arguments: tuple[Any, ...]) -> Any:
         start = time.perf_counter()
@@ -132,14 +139,14 @@ class Programs:
         return jax.tree.map(lambda a: self._array((size, *a.shape), a.dtype, sharding), tree)
 
 
-def fresh_state(shape: Shape, key: Any) -> Tree:
+def fresh_state(shape: Shape, key: Any, hyper: Tree) -> Tree:
     """A member's state at step 0."""
-    return state_of(shape, shape.problem.init(key))
+    return state_of(shape, shape.problem.start(shape.problem.init(key), hyper))
 
 
 def state_of(shape: Shape, params: Tree) -> Tree:
     """A state that starts from parameters. The optimizer's state does not depend on its hyperparameters."""
-    optimizer = build(shape.optimizer, _Zeros(), 1.0)
+    optimizer = shape.transformation(defaultdict(float), 1.0)
     return {
         "params": params,
         "optimizer": optimizer.init(params),
@@ -150,46 +157,41 @@ def state_of(shape: Shape, params: Tree) -> Tree:
     }
 
 
-class _Zeros(dict[str, float]):
-    def __missing__(self, key: str) -> float:
-        return 0.0
-
-
 def _advance(shape: Shape, batching: str, mesh: Mesh) -> Callable[..., Tree]:
-    """(state, hyper, first, count, every, slot, places, staged, context) -> state `count` steps later, per lane."""
+    """(state, hyper, first, count, since, slot, places, staged, context) -> state `count` steps later, per lane."""
 
     def local(
-        state: Tree, hyper: Tree, first: Any, count: Any, every: Any, slot: Any, places: Any, staged: Tree, ctx: Tree
+        state: Tree, hyper: Tree, first: Any, count: Any, since: Any, slot: Any, places: Any, staged: Tree, ctx: Tree
     ) -> Tree:
         traces["student"] += 1
 
         def lane(args: Any) -> Tree:
-            state, hyper, first, count, every, slot = args
+            state, hyper, first, count, since, slot = args
             context = _at(ctx, slot)
 
             def step(carry: Any) -> Any:
                 i, state = carry
-                return i + 1, update(shape, state, hyper, batch_of(staged, places, slot, i), context, first + i, every)
+                return i + 1, update(shape, state, hyper, batch_of(staged, places, slot, i), context, first + i, since)
 
             def unfinished(carry: Any) -> Any:
                 return (carry[0] < count) & (carry[1]["diverged"] < 0)
 
             return jax.lax.while_loop(unfinished, step, (jnp.zeros((), jnp.int32), state))[1]
 
-        return _each(batching)(lane)((state, hyper, first, count, every, slot))
+        return _each(batching)(lane)((state, hyper, first, count, since, slot))
 
     runs, spec = PartitionSpec("runs"), PartitionSpec()
     specs = (runs, runs, runs, runs, runs, runs, spec, spec, spec)
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=runs, check_vma=False)
 
 
-def update(shape: Shape, state: Tree, hyper: Tree, batch: Tree, context: Tree, step: Any, every: Any) -> Tree:
+def update(shape: Shape, state: Tree, hyper: Tree, batch: Tree, context: Tree, step: Any, since: Any) -> Tree:
     """A member's state after one step; `diverged` is the step if its loss, a gradient or a parameter gives cause."""
     loss, grads = jax.value_and_grad(mean_loss)(state["params"], shape.problem, batch, context, hyper)
-    optimizer = build(shape.optimizer, hyper, factor(hyper, jnp.asarray(step, jnp.float32)))
+    optimizer = shape.transformation(hyper, factor(hyper, jnp.asarray(step, jnp.float32)))
     updates, moments = optimizer.update(grads, state["optimizer"], state["params"])
     params = optax.apply_updates(state["params"], updates)
-    fresh = step % every == 0  # the mean train loss is that since the last evaluation
+    fresh = step == since  # the mean train loss is that since the last evaluation
     sound = (loss <= state["limit"]) & _finite(grads) & _finite(params)
     return {
         "params": params,
@@ -233,6 +235,43 @@ def _evaluate(shape: Shape, mode: Mode, mesh: Mesh) -> Callable[..., Tree]:
     runs, spec = PartitionSpec("runs"), PartitionSpec()
     specs = (runs, runs, runs, runs, spec, spec, spec)
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=runs, check_vma=False)
+
+
+def _measure(shape: Shape, mode: Mode, mesh: Mesh) -> Callable[..., Tree]:
+    """(state, hyper, active, slot, step, places, staged, context) -> what the problem measures, per active lane."""
+    problem, batches = shape.problem, mode.eval_batches
+
+    def local(
+        state: Tree, hyper: Tree, active: Any, slot: Any, step: Any, places: Any, staged: Tree, ctx: Tree
+    ) -> Tree:
+        def lane(args: Any) -> Tree:
+            state, hyper, active, slot, step = args
+
+            def found() -> Tree:
+                inputs = jax.lax.map(lambda i: batch_of(staged, places, slot, i), jnp.arange(batches))
+                return problem.measures(seen(shape, state, hyper, inputs, _at(ctx, slot), step))
+
+            nothing = lambda: jax.tree.map(lambda a: jnp.full(a.shape, jnp.nan, a.dtype), jax.eval_shape(found))  # noqa: E731
+            return jax.lax.cond(active > 0, found, nothing)
+
+        return _each(mode.batching)(lane)((state, hyper, active, slot, step))
+
+    runs, spec = PartitionSpec("runs"), PartitionSpec()
+    specs = (runs, runs, runs, runs, runs, spec, spec, spec)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=runs, check_vma=False)
+
+
+def seen(shape: Shape, state: Tree, hyper: Tree, batches: Tree, context: Tree, step: Any) -> Seen:
+    """A run at an evaluation, as its problem measures it."""
+    params = state["params"]
+
+    def objective(params: Tree) -> Any:
+        return jnp.mean(jax.lax.map(lambda batch: mean_loss(params, shape.problem, batch, context, hyper), batches))
+
+    gradient = jax.grad(objective)(params)
+    optimizer = shape.transformation(hyper, factor(hyper, jnp.asarray(step, jnp.float32)))
+    update, _ = optimizer.update(gradient, state["optimizer"], params)
+    return Seen(params, gradient, update, objective, batches, context, hyper)
 
 
 # A loop's body is compiled by itself, so that these three give the same bits in a program of their own.

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from . import checkpoint, store
 from .config import has_twin
-from .engine import Outcome
+from .engine import Outcome, finite
 from .ensemble import Member, Shape, parameters
 from .exponents import CONVERGED_ABOVE, budget_slope
 from .memory import WAITING_BYTES, tree_bytes
@@ -201,6 +201,7 @@ class FolderRecorder:
         return {
             "status": outcome.status,
             **{name: _finite(getattr(outcome, name)) for name in SCORES},
+            "measures": finite(member.measured),
             "steps": member.step,
             "parameters": parameters(problem),
             "flops": member.earlier_flops + problem.flops() * member.step,
@@ -329,13 +330,16 @@ def _keep_params(folder: Path, member: Member) -> None:
     """Writes a finished member's parameters, those of its last checkpoint, into its folder."""
     tree = checkpoint.restore(folder / "checkpoint" / str(member.step), template(member.shape))
     checkpoint.save(folder / "params", tree["state"]["params"])
+    if arrays := member.shape.problem.pictured(tree["state"]["params"]):
+        store.write_arrays(folder / "arrays.npz", {name: np.asarray(array) for name, array in arrays.items()})
 
 
 @functools.cache
 def template(shape: Shape) -> Tree:
     """The structure, shapes and dtypes of a member's checkpoint."""
     progress = {name: np.zeros((), np.float32) for name in PROGRESS}
-    return {"state": jax.eval_shape(lambda: fresh_state(shape, jax.random.key(0))), "progress": progress}
+    state = jax.eval_shape(lambda: fresh_state(shape, jax.random.key(0), defaultdict(float)))
+    return {"state": state, "progress": progress}
 
 
 def _split(member: Member) -> tuple[str, bool]:

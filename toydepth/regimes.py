@@ -7,11 +7,12 @@ import polars as pl
 
 DEPTH = "student.depth"
 COUNTS = ("parameters", "flops")  # sizes that follow from the config, besides those that stand in it
+CURVES = ("tau", "step")  # what grows within a run: columns of histories
 SEEDS = ("seed", "teacher.seed")
 ALWAYS_SHOWN = ("teacher.kind", "target.loss")
 # Fields that do not change a run's numbers, should a table hold them.
 BOOKKEEPING = ("sweep.", "runtime.devices", "runtime.memory_gb", "runtime.compile_cache")
-BOOKKEEPING += ("train.eval_every", "train.checkpoint_every")
+BOOKKEEPING += ("train.eval_every", "train.evals_per_decade", "train.checkpoint_every")
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ def roles(runs: pl.DataFrame, variable: str, by: Sequence[str] | None = None, tu
     free = [name for name in varying(runs) if name not in (*apart, *tuned, variable)]
     movers = _movers(runs, variable, apart, free) if variable in COUNTS else [variable]
     along = [n for n in free if n in movers or _most(runs, n, [*apart, *movers]) == 1 < _most(runs, n, apart)]
+    along = [] if variable in CURVES else along  # no field changes within a run
     rest = [name for name in free if name not in along]
     regime, pooled = ([*apart, *rest], []) if by is None else (apart, rest)
     return Roles(tuple(regime), tuple(along), tuple(pooled))

@@ -18,13 +18,14 @@ from .config import ConfigError
 from .derive import Derived, derive
 from .exponents import CONVERGED_ABOVE, Exponent, fitted, usable
 from .figures.style import last, of_published_teachers, schemes, size_name, words
+from .fit_options import FitOptions
 from .powerlaw import welch_interval
-from .regimes import DEPTH, SEEDS, varying
+from .regimes import CURVES, DEPTH, SEEDS, varying
 from .schemes import ORDERS
-from .selection import FitOptions
 
 PAGE = "report.html"
 TEMPLATE = Path(__file__).with_name("report.html.j2")
+RATE = "optimizer.lr"
 MOST_FINDINGS = 8  # regimes that get a sentence each; more are summed up
 NARROW, UNEVEN, POOR = 3.0, 0.5, 0.9  # range of x, spread of local slopes, R2: beyond these, a word of caution
 
@@ -57,7 +58,7 @@ def write(derived: Derived) -> Path:
         name=derived.folder.resolve().name,
         version=version("toydepth"),
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        options=derived.options.words(derived.size),
+        options=derived.asked,
         fitted=derived.runs.height,
         looks={"light": figures.LIGHT, "dark": figures.DARK},
         **_found(derived, every),
@@ -152,7 +153,7 @@ def _limits(derived: Derived, every: pl.DataFrame) -> list[str]:
 
     moving = [e for e in known if e.verdict.startswith("still")]
     loose = [e for e in known if e.converged is not None and e.converged < 1 and e not in moving]
-    blind = [e for e in known if e.converged is None]
+    blind = [e for e in known if e.converged is None and e.variable not in CURVES]
     told = [fitted(derived.runs, e) for e in known if e.converged is not None]
     unknown = [run for rows in told for run in rows.filter(pl.col("converged").is_null())["id"]]
     few = ", ".join(unknown[:4]) + (f" and {len(unknown) - 4} more" if len(unknown) > 4 else "")
@@ -174,13 +175,38 @@ def _limits(derived: Derived, every: pl.DataFrame) -> list[str]:
         f"A wide range: {size} spans less than a factor of {NARROW:g} ({of(*narrow)}).": narrow,
         f"One power law over the whole range: local slopes differ by more than {UNEVEN} ({of(*bent)}).": bent,
         f"A good fit: R² is below {POOR} ({of(*poor)}).": poor,
-        f"An exponent at all for {of(*without)}: too few values of {size} are done, or the floor is lost.": without
-        and known,
+        f"An exponent at all for {of(*without)}: {_why_none(without)}.": without and known,
+        f"One law for all learning rates: {_rates(known)}.": _rates(known),
         f"Students shallower than their teacher alone: some are as deep and could copy it "
         f"layer by layer ({of(*copies)}).": copies,
         "The runs that are not done: " + ", ".join(f"{n} {status}" for status, n in counts.items()) + ".": counts,
     }
     return [sentence for sentence, holds in said.items() if holds]
+
+
+def _why_none(without: Sequence[Exponent]) -> str:
+    """Why there is no exponent, for regimes that have none."""
+    if all(e.variable in CURVES for e in without):
+        return "no part of these curves is a power law"
+    return f"too few values of {size_name(without)} are done, or the floor is lost"
+
+
+def _rates(known: Sequence[Exponent]) -> str:
+    """How the exponents of curves depend on the learning rate, in words; empty if they do not."""
+    rates: dict[str, list[tuple[float, Exponent]]] = {}
+    for e in known:
+        if e.variable in CURVES and e.regime.get(RATE) is not None:
+            others = str({name: value for name, value in e.regime.items() if name != RATE})
+            rates.setdefault(others, []).append((e.regime[RATE], e))
+    for found in rates.values():
+        alphas = [e.alpha or 0.0 for _, e in found]
+        if max(alphas) - min(alphas) > UNEVEN / 5:
+            (low, first), (high, final) = min(found, key=lambda f: f[0]), max(found, key=lambda f: f[0])
+            return (
+                f"the exponent goes from {first.alpha:.2f} at {RATE} {low:g} to {final.alpha:.2f} at {high:g}, "
+                "so that of one well-placed rate is not the law's"
+            )
+    return ""
 
 
 def _copy(runs: pl.DataFrame) -> bool:

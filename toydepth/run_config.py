@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import itertools
 import math
 import re
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 
 from . import extension
 from .fields import choice, flag, integer, name, real, reference, refuse, text
+from .fit_options import declared
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,24 @@ class Train:
     steps: int = integer(8000, 1)
     batch: int = integer(512, 1, 10_000_000)
     eval_every: int | None = integer(None, 1, matters=False)  # resolved: a twentieth of the steps
+    evals_per_decade: int = integer(0, 0, 1000, matters=False)  # n: evaluated at n steps per decade, log-spaced instead
     eval_batches: int = integer(10, 1, 100_000)
     checkpoint_every: int | None = integer(None, 1, matters=False)  # resolved: a quarter of the steps
     stop: str = choice("steps", "steps")
     twin: bool = flag(True)
+
+    def next_evaluation(self, step: int) -> int:
+        """The first step after `step` at which a run of these resolved fields is evaluated, but for its last one."""
+        if not self.evals_per_decade:
+            assert self.eval_every
+            return (step // self.eval_every + 1) * self.eval_every
+        nth = math.floor(self.evals_per_decade * math.log10(max(step, 1)))
+        later = (round(10 ** (i / self.evals_per_decade)) for i in itertools.count(nth))
+        return next(found for found in later if found > step)
+
+    def evaluates(self, step: int) -> bool:
+        """Whether a run is evaluated at a step, step 0 included."""
+        return step in (0, self.steps) or self.next_evaluation(step - 1) == step
 
 
 @dataclass(frozen=True)
@@ -82,6 +98,7 @@ class Sweep:
     name: str | None = name(None, matters=False)
     root: str = text("outputs", matters=False)
     on_error: str = choice("record", "record", "raise", matters=False)
+    fit: str | None = text(None, matters=False)  # options of `toydepth fit`, several between semicolons; null: none
 
 
 RATES = {"muon": 0.02, "adam": 1e-3, "adamw": 1e-3, "sgd": 0.1}
@@ -94,7 +111,7 @@ class RunConfig:
 
     size: ClassVar[str | None] = None  # the field that loss is a power of, where a command fits of itself
 
-    problem: str = reference("depth", "depth", whole=True)
+    problem: str = reference("depth", "depth", "time", "width", whole=True)
     seed: int = integer(0, 0, 2**32 - 1)
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)
@@ -121,6 +138,8 @@ class RunConfig:
 
     def check(self) -> None:
         """Raises `ConfigError` for combinations that no single field shows."""
+        if self.sweep.fit:
+            declared(self.sweep.fit)
         if self.data.unique % self.train.batch:
             refuse("data.unique", self.data.unique, f"0, or a multiple of train.batch={self.train.batch}")
         if self.optimizer.name == "adam" and self.optimizer.weight_decay:

@@ -17,20 +17,24 @@ import logging
 import os
 import secrets
 import shutil
+import zipfile
 import zlib
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
+import numpy as np
 import polars as pl
 
 from . import locks
 from .config import ConfigError, RunConfig, flatten, matters, own_code, parse, recorded, replaced
 from .extension import file_of
 
-HISTORY = {"step": pl.Int64} | dict.fromkeys(("loss", "loss_sem", "train_loss", "lr", "tau", "seconds"), pl.Float64)
+HISTORY = {"step": pl.Int64} | dict.fromkeys(
+    ("loss", "loss_sem", "train_loss", "lr", "tau", "seconds", "loss_first", "loss_second"), pl.Float64
+)
 RESULT = {
     "loss": pl.Float64,
     "loss_sem": pl.Float64,
@@ -116,10 +120,32 @@ def write_json(path: Path, value: Mapping[str, Any], durable: bool = True) -> No
 
 def write_text(path: Path, text: str, durable: bool = True) -> None:
     """Writes a file whole or not at all: beside its place, flushed to disk if `durable`, then moved there."""
+    _write_whole(path, lambda file: file.write(text.encode()), durable)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes named arrays (npz), as `write_text` does."""
+    _write_whole(path, lambda file: np.savez(file, **arrays), True)  # type: ignore[arg-type]
+
+
+def arrays(folder: Path) -> dict[str, np.ndarray]:
+    """What a finished run's `arrays.npz` holds; empty where there is none, or no sound one."""
+    path = folder / "arrays.npz"
+    try:
+        with np.load(path) as found:
+            return dict(found)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, zipfile.BadZipFile):
+        pass_over(path, "damaged")
+        return {}
+
+
+def _write_whole(path: Path, write: Callable[[IO[bytes]], Any], durable: bool) -> None:
     part = part_of(path)
     try:
-        with part.open("w") as file:
-            file.write(text)
+        with part.open("wb") as file:
+            write(file)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
@@ -210,9 +236,11 @@ def history_digest(folder: Path, step: int) -> int:
 
 
 def history(folder: Path) -> pl.DataFrame:
-    """A run's history: one row per evaluation, with the columns of `HISTORY`."""
+    """A run's history: one row per evaluation, with the columns of `HISTORY` and what its problem measured."""
     path = folder / "history.jsonl"
-    return pl.DataFrame(list(_rows(path)) if path.exists() else [], schema=HISTORY)
+    rows = list(_rows(path)) if path.exists() else []
+    measured = dict.fromkeys((name for row in rows for name in row if name not in HISTORY), pl.Float64)
+    return pl.DataFrame(rows, schema=HISTORY | measured)
 
 
 def check_sweep(folder: Path, configs: Sequence[RunConfig]) -> dict[str, list[Any]]:
@@ -244,7 +272,8 @@ def open_sweep(folder: Path, configs: Sequence[RunConfig], command: str) -> None
             fixed = {name: found[0] for name, found in values.items() if len(found) == 1}
             earlier = read_json(folder / "sweep.json").get("commands")
             commands = [*earlier, command] if isinstance(earlier, list) else [command]
-            record = {"command": command, "commands": commands, "size": configs[0].size, "fixed": fixed, "swept": swept}
+            record = {"command": command, "commands": commands, "size": configs[0].size, "fit": configs[0].sweep.fit}
+            record |= {"fixed": fixed, "swept": swept}
             write_json(folder / "sweep.json", record)
 
 
@@ -385,7 +414,14 @@ def _row(run: Path) -> dict[str, Any]:
         return {}
     status = found.get("status", "done") if found else stands.get("status", "running")
     row = {"id": run.name, "status": "running" if status == "done" and not found else status}
-    return row | {"message": stands.get("message", "")} | known | {name: found.get(name) for name in RESULT}
+    row |= {"message": stands.get("message", "")} | known | {name: found.get(name) for name in RESULT}
+    measures = found.get("measures")
+    return row | (dict.fromkeys(measures, None) | _numbers(measures) if isinstance(measures, dict) else {})
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Those values that are numbers."""
+    return {name: float(value) for name, value in values.items() if type(value) in (int, float)}
 
 
 def _rows(path: Path) -> Iterable[dict[str, Any]]:
@@ -405,7 +441,7 @@ def _rows(path: Path) -> Iterable[dict[str, Any]]:
 
 def _sound(row: Mapping[str, Any]) -> bool:
     """Whether this is a line of a history."""
-    numbers = [value for value in map(row.get, HISTORY) if value is not None]
+    numbers = [value for value in row.values() if value is not None]
     plain = all(type(value) is float or (type(value) is int and abs(value) < 2**63) for value in numbers)
     return plain and type(row.get("step")) is int
 

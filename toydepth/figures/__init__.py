@@ -16,7 +16,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 
 from ..exponents import Exponent
-from . import losses, trends
+from ..regimes import CURVES
+from . import curves, losses, maps, trends, width
 from .style import DARK, LIGHT, Look, Panel, last, legend_below, marker, outline, words
 
 __all__ = ["DARK", "LIGHT", "Look", "Panel", "alpha_figure", "draw", "outline", "panels", "svg", "words"]
@@ -31,11 +32,13 @@ def draw(
     histories: Mapping[str, pl.DataFrame],
     out: str | Path,
     caption: str = "",
+    arrays: width.Arrays = lambda run: {},
 ) -> list[Path]:
     """Writes every picture that the table has something for, each whole or not at all, and returns their paths.
 
     alpha.png comes first; then alpha_vs_<field>.png for each field with three values or more among the regimes, and
-    alpha_vs_step.png where there are histories. One that an earlier call drew and that no longer applies is removed.
+    alpha_vs_step.png where there are histories, a map where two fields vary, and what was recorded besides. One that an
+    earlier call drew and that no longer applies is removed.
 
     Args:
         exponents: one per regime.
@@ -43,23 +46,30 @@ def draw(
         histories: run ids and their histories; any may be missing.
         out: the folder to write to.
         caption: the last line of each picture (the command, the commit).
+        arrays: what each finished run, named by its id, keeps for figures.
     """
     out = Path(out)
     written = [out / FIRST]
     alpha_figure(exponents, runs, histories, written[0], caption)
-    for panel in _trends(exponents, runs, histories):
+    for panel in _trends(exponents, runs, histories, arrays):
         written.append(out / f"{panel.name}.png")
         _panel_figure(panel, written[-1], caption)
     fields = [name for name in runs.columns if "." in name]
     stems = {"step", *map(last, fields), *(name.replace(".", "_") for name in fields)}
-    for path in {out / f"alpha_vs_{stem}.png" for stem in stems} - set(written):
+    names = {maps.NAME, *width.NAMES, *(f"alpha_vs_{stem}" for stem in stems)}
+    for path in {out / f"{name}.png" for name in names} - set(written):
         path.unlink(missing_ok=True)
     return written
 
 
-def panels(exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]) -> list[Panel]:
+def panels(
+    exponents: Sequence[Exponent],
+    runs: pl.DataFrame,
+    histories: Mapping[str, pl.DataFrame],
+    arrays: width.Arrays = lambda run: {},
+) -> list[Panel]:
     """The panels of all pictures that the table has something for; arguments as in `draw`."""
-    return losses.panels(exponents, runs, histories) + _trends(exponents, runs, histories)
+    return _first(exponents, runs, histories) + _trends(exponents, runs, histories, arrays)
 
 
 def svg(panel: Panel, look: Look) -> bytes:
@@ -89,14 +99,14 @@ def alpha_figure(
     commit) goes into the last line, after the number of runs left out.
     """
     regimes = [e.regime for e in exponents]
-    lines = [wrap(_plain(f"{words(e.regime, regimes)}  -  {_headline(e)}"), 150) for e in exponents]
+    lines = [wrap(_plain(f"{words(e.regime, regimes)}  -  {_headline(e, exponents)}"), 150) for e in exponents]
     footer = wrap("   ".join(part for part in (_left_out(exponents), _plain(caption)) if part), 190)
     # Heights in inches, so that the panels keep theirs however many regimes there are.
     text_height = 0.2 * (sum(map(len, lines)) + len(footer)) + 0.25
     with matplotlib.rc_context(LIGHT.style()):
         figure = Figure(figsize=(14, 4.6 + text_height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08))
         grid = figure.add_gridspec(2, 3, height_ratios=[4.6, text_height])
-        for i, panel in enumerate(losses.panels(exponents, runs, histories)):
+        for i, panel in enumerate(_first(exponents, runs, histories)[:3]):
             ax = figure.add_subplot(grid[0, i])
             panel.draw(ax, LIGHT)
             ax.set_title(panel.title)
@@ -114,8 +124,26 @@ def _plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _trends(exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]) -> list[Panel]:
-    return [*trends.field_panels(exponents, runs), *trends.step_panels(exponents, runs, histories)]
+def _first(exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]) -> list[Panel]:
+    """The panels of the first picture, and more of their kind."""
+    if exponents and all(e.variable in CURVES for e in exponents):
+        return curves.panels(exponents, runs, histories)
+    return losses.panels(_of_one_quantity(exponents), runs, histories)
+
+
+def _trends(
+    exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame], arrays: width.Arrays
+) -> list[Panel]:
+    if exponents and all(e.variable in CURVES for e in exponents):
+        return [*trends.field_panels(exponents, runs), *curves.quantity_panels(exponents, runs, histories)]
+    shown = _of_one_quantity(exponents)
+    found = [*trends.field_panels(shown, runs), *maps.map_panels(shown)]
+    return [*found, *trends.step_panels(shown, runs, histories), *width.panels(shown, runs, arrays)]
+
+
+def _of_one_quantity(exponents: Sequence[Exponent]) -> list[Exponent]:
+    """Those of the first one's quantity."""
+    return [e for e in exponents if e.quantity == exponents[0].quantity]
 
 
 def _panel_figure(panel: Panel, path: Path, caption: str) -> None:
@@ -141,8 +169,10 @@ def _save(figure: Figure, path: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _headline(e: Exponent) -> str:
-    return e.verdict if e.floor is None else f"{e.verdict}; fitted floor {e.floor:.2g}"
+def _headline(e: Exponent, exponents: Sequence[Exponent]) -> str:
+    several = len({other.quantity for other in exponents}) > 1
+    said = f"{e.quantity}: {e.verdict}" if several else e.verdict
+    return said if e.floor is None else f"{said}; fitted floor {e.floor:.2g}"
 
 
 def _left_out(exponents: Sequence[Exponent]) -> str:

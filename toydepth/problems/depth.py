@@ -15,14 +15,14 @@ from .. import blocks
 from ..config import ConfigError, DepthConfig
 from ..extension import load
 from ..network import Block, Network, entry, norm_rows, rows, teacher_layers
-from . import ROLES
+from . import ROLES, Problem, Stream
 
 Tree = Any
 W2 = jax.tree_util.DictKey("W2")
 
 
 @dataclass(frozen=True)
-class TeacherStream:
+class TeacherStream(Stream):
     """Gaussian inputs and the final states of a teacher on them: a residual network, or somebody's own module."""
 
     network: Network
@@ -74,7 +74,7 @@ class TeacherStream:
 
 
 @dataclass(frozen=True)
-class DepthProblem:
+class DepthProblem(Problem):
     """A student of `network.depth` layers on a teacher's stream."""
 
     stream: TeacherStream

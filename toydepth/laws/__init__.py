@@ -1,0 +1,70 @@
+"""What tables of trained models say about width, depth and data: laws of loss, and how far they are known. No JAX.
+
+from toydepth import laws
+
+table = laws.read(laws.locate("chinchilla"))
+found = laws.study(table, laws.named("width-depth-tokens"), drop=40)
+found.fit.values, found.intervals, found.consequences, found.cautions
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .comparison import compare, exclusion_scan, held_out
+    from .datasets import DATASETS, locate
+    from .fitting import Fit, fit
+    from .intervals import Interval, bootstrap, profile, profile_interval
+    from .law import LAWS, Law, Term, law_of, named
+    from .readers import read
+    from .study import Study, as_json, study
+    from .tables import Table
+    from .tau import Schedule, constant_rate, equal_tau
+
+_ROOMS = {
+    "comparison": ("compare", "exclusion_scan", "held_out"),
+    "datasets": ("DATASETS", "locate"),
+    "fitting": ("Fit", "fit"),
+    "intervals": ("Interval", "bootstrap", "profile", "profile_interval"),
+    "law": ("LAWS", "Law", "Term", "law_of", "named"),
+    "readers": ("read",),
+    "study": ("Study", "as_json", "study"),
+    "tables": ("Table",),
+    "tau": ("Schedule", "constant_rate", "equal_tau"),
+}
+_ROOM = {name: room for room, names in _ROOMS.items() for name in names}
+
+__all__ = [
+    "DATASETS",
+    "LAWS",
+    "Fit",
+    "Interval",
+    "Law",
+    "Schedule",
+    "Study",
+    "Table",
+    "Term",
+    "as_json",
+    "bootstrap",
+    "compare",
+    "constant_rate",
+    "equal_tau",
+    "exclusion_scan",
+    "fit",
+    "held_out",
+    "law_of",
+    "locate",
+    "named",
+    "profile",
+    "profile_interval",
+    "read",
+    "study",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what is asked for when it is asked for."""
+    from importlib import import_module
+
+    if name not in _ROOM:
+        raise AttributeError(f"module 'toydepth.laws' has no attribute {name!r}")
+    return getattr(import_module(f".{_ROOM[name]}", __name__), name)
