@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup reproduce bench test abuse lint clean
+.PHONY: help setup reproduce triad bench test abuse lint clean
 
 help:  ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -17,6 +17,12 @@ setup: .venv/ready  ## Install toydepth and its tools into .venv, with pinned ve
 
 reproduce: setup  ## The smooth-versus-rough result: one exponent well above 2, one about 1, in minutes
 	$(BIN)/toydepth run +sweeps=alpha_quick
+
+triad: setup  ## Loss against time, width and depth on one page, beside the papers' values
+	$(BIN)/toydepth run +sweeps=time_quick
+	$(BIN)/toydepth run +sweeps=width_quick
+	$(BIN)/toydepth run +sweeps=alpha_quick
+	$(BIN)/python -m toydepth.triad
 
 bench: .venv/bench  ## toydepth beside PyTorch and plain JAX: speed, compilation, memory; on an otherwise idle machine
 	$(BIN)/python -m benchmarks.bench

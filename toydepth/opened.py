@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from . import checkpoint, extension, programs, store
 from .config import ConfigError, DepthConfig, RunConfig, own_code
 from .network import Network, entry
-from .problems import hyper_of, problem_of, role_key, source_of
+from .problems import Problem, hyper_of, problem_of, role_key, source_of
 from .problems.depth import DepthProblem
 
 Tree = Any
@@ -60,23 +60,98 @@ class Function:
 
 
 class Run:
-    """A run of the depth experiment.
+    """A run of any problem.
 
     Attributes:
         folder: where it lies.
         config: its resolved config.
-        history: one row per evaluation (polars), see `toydepth.store.HISTORY`.
+        history: one row per evaluation (polars), see `toydepth.store.HISTORY`, with what its problem measured.
         result: result.json as a dict; empty if the run has not ended.
         status: done | running | failed | diverged.
-        student: the trained student as a function.
-        teacher: the teacher as a function.
+        arrays: what it keeps for figures, by name.
     """
 
-    def __init__(self, folder: Path, config: DepthConfig):
+    def __init__(self, folder: Path, config: RunConfig):
         self.folder, self.config = folder, config
         self.history: pl.DataFrame = store.history(folder)
         self.result: dict[str, Any] = store.result(folder)
         self.status: str = store.status(folder)
+        self.arrays: dict[str, np.ndarray] = store.arrays(folder)
+
+    @functools.cached_property
+    def params(self) -> Tree:
+        """The final parameters, those in params/.
+
+        Raises:
+            ConfigError: the run has no readable parameters (it is not done).
+        """
+        template = jax.eval_shape(self._problem.init, jax.random.key(0))
+        try:
+            return checkpoint.restore(self.folder / "params", template)
+        except checkpoint.CheckpointError as error:
+            raise ConfigError(
+                f"{self.folder}: no parameters to read; the run is {self.status or 'not started'}"
+            ) from error
+
+    @functools.cached_property
+    def batches(self) -> Tree:
+        """The batches that the run was evaluated on, stacked on a leading axis."""
+        draw, key = self._problem.stream.draw, role_key(self.config.seed, "eval")
+        count = jnp.arange(self.config.train.eval_batches)
+        drawn = jax.jit(lambda fixed, i: jax.lax.map(lambda i: draw(fixed, jax.random.fold_in(key, i)), i))
+        return drawn(self._fixed, count)
+
+    def predictions(self) -> Tree:
+        """What the run says of `batches`, stacked as they are."""
+        return self._on_batches(programs.predictions, self.params, self.batches)
+
+    def targets(self) -> Tree:
+        """What it should have said."""
+        return self._on_batches(programs.targets, self.batches)
+
+    def loss(self) -> float:
+        """The mean loss on `batches`: the recorded one, to the last bit on the same device kind and versions."""
+        return float(_score(self._problem, self.predictions(), self.targets()))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.folder.name}: {self.status}, loss {self.result.get('loss')}>"
+
+    @functools.cached_property
+    def _problem(self) -> Problem:
+        return problem_of(store.with_kept_code(self.folder, self.config))
+
+    @property
+    def _precision(self) -> str:
+        return self.config.runtime.precision
+
+    @functools.cached_property
+    def _fixed(self) -> Tree:
+        return jax.device_get(jax.jit(self._problem.stream.init)(source_of(self.config)))
+
+    @functools.cached_property
+    def _context(self) -> Tree:
+        return self._problem.stream.context(self._fixed)
+
+    @functools.cached_property
+    def _hyper(self) -> dict[str, np.float32]:
+        return {name: np.float32(value) for name, value in hyper_of(self.config).items()}
+
+    def _on_batches(self, of: Callable[..., Any], *arguments: Tree) -> Tree:
+        compiled = jax.jit(functools.partial(of, self._problem))
+        with jax.default_matmul_precision(self._precision):
+            return compiled(*arguments, self._context, self._hyper)
+
+
+class DepthRun(Run):
+    """A run of the depth experiment.
+
+    Attributes:
+        student: the trained student as a function.
+        teacher: the teacher as a function.
+    """
+
+    config: DepthConfig
+    _problem: DepthProblem
 
     @functools.cached_property
     def student(self) -> Function:
@@ -86,18 +161,11 @@ class Run:
             ConfigError: the run has no readable parameters (it is not done).
         """
         problem = self._problem
-        template = jax.eval_shape(problem.init, jax.random.key(0))
-        try:
-            params = checkpoint.restore(self.folder / "params", template)
-        except checkpoint.CheckpointError as error:
-            raise ConfigError(
-                f"{self.folder}: no parameters to read; the run is {self.status or 'not started'}"
-            ) from error
 
         def outputs(params: Tree, inputs: Any, context: Tree, hyper: Tree) -> Any:
             return programs.predictions(problem, params, {"inputs": _normed(inputs)}, context, hyper)
 
-        return Function(params, self._bound(outputs), jax.jit(_states(problem.network)), self._precision)
+        return Function(self.params, self._bound(outputs), jax.jit(_states(problem.network)), self._precision)
 
     @functools.cached_property
     def teacher(self) -> Function:
@@ -133,52 +201,32 @@ class Run:
         shaped = (jnp.asarray(a).reshape(-1, *a.shape[-2:]) for a in (student, teacher))
         return float(_score(self._problem, *shaped))
 
-    def __repr__(self) -> str:
-        return f"<Run {self.folder.name}: {self.status}, loss {self.result.get('loss')}>"
-
-    @functools.cached_property
-    def _problem(self) -> DepthProblem:
-        problem = problem_of(store.with_kept_code(self.folder, self.config))
-        assert isinstance(problem, DepthProblem)
-        return problem
-
-    @property
-    def _precision(self) -> str:
-        return self.config.runtime.precision
-
-    @functools.cached_property
-    def _fixed(self) -> Tree:
-        return jax.device_get(jax.jit(self._problem.stream.init)(source_of(self.config)))
-
     def _bound(self, outputs: Callable[..., Any]) -> Callable[[Tree, Any], Any]:
         """Outputs as a compiled function of parameters and inputs; context and numbers are traced, as in training."""
-        context = self._problem.stream.context(self._fixed)
-        hyper = {name: np.float32(value) for name, value in hyper_of(self.config).items()}
-        compiled = jax.jit(outputs)
+        context, hyper, compiled = self._context, self._hyper, jax.jit(outputs)
         return lambda params, inputs: compiled(params, inputs, context, hyper)
 
 
-def open(folder: str | Path) -> Run:
-    """Opens a run's folder, `outputs/<sweep>/runs/<run id>`.
+def open(folder: str | Path) -> Any:
+    """Opens a run's folder, `outputs/<sweep>/runs/<run id>`: a `DepthRun`, or a `Run` of another problem.
 
     Raises:
-        ConfigError: there is no run, it is not of the depth experiment, or its own code has changed and is not kept.
+        ConfigError: there is no run, or its own code has changed and is not kept.
     """
     path = Path(folder)
     if not (path / "config.json").is_file():
         raise ConfigError(f"{path}: no run's folder (there is no config.json in it)")
     config = store.config(path)
-    if not isinstance(config, DepthConfig):
-        kind = config.problem if isinstance(config, RunConfig) else "another version's"
-        raise ConfigError(f"{path}: allowed are runs of problem=depth, not {kind}")
+    if config is None:
+        raise ConfigError(f"{path}: config.json is damaged, or another version's")
     if extension.source_hash(own_code(store.with_kept_code(path, config))) != config.runtime.source:
         named = ", ".join(own_code(config).values())
         raise ConfigError(f"{path}: {named} is not what the run was made with, and the run has kept no copy of it")
-    return Run(path, config)
+    return DepthRun(path, config) if isinstance(config, DepthConfig) else Run(path, config)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _score(problem: DepthProblem, predictions: Tree, targets: Tree) -> Any:
+def _score(problem: Problem, predictions: Tree, targets: Tree) -> Any:
     return programs.score(problem, predictions, targets)[0]
 
 

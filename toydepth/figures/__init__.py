@@ -135,7 +135,8 @@ def _trends(
     exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame], arrays: width.Arrays
 ) -> list[Panel]:
     if exponents and all(e.variable in CURVES for e in exponents):
-        return [*trends.field_panels(exponents, runs), *curves.quantity_panels(exponents, runs, histories)]
+        found = trends.field_panels(exponents, runs) + curves.quantity_panels(exponents, runs, histories)
+        return found + curves.theory_panels(exponents, runs, histories)
     shown = _of_one_quantity(exponents)
     found = [*trends.field_panels(shown, runs), *maps.map_panels(shown)]
     return [*found, *trends.step_panels(shown, runs, histories), *width.panels(shown, runs, arrays)]

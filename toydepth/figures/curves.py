@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from math import inf
 
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatterSciNotation, LogLocator
 
+from .. import theory
 from ..curves import points
 from ..exponents import Exponent, members, usable
 from ..regimes import CURVES
-from .style import Look, Panel, limit_to, log_x, marker, say_if_empty
+from .style import Look, Panel, limit_to, log_x, marker, say_if_empty, words
+from .theory import course_panel, softmax_panels
 
 Curve = tuple[np.ndarray, np.ndarray]
 
 PER_DECADE = 4  # local slopes
+HEAD = ("target.loss", "target.vocab", "teacher.width", "teacher.spectrum")  # what the theory of a head is for
 LABELLED = 6  # exponents written beside their lines
 TELLING = {"weight_norm": "Weight norm", "logit_std": "Spread of the logits", "gradient_norm": "Gradient norm"}
 TELLING |= {"update_radial": "Radial part of the update", "update_tangential": "Tangential part of the update"}
@@ -63,6 +67,30 @@ def quantity_panels(
             draw = partial(_quantity_curves, shown=shown, name=name, quantity=title.lower())
             found.append(Panel(f"{quantity}_vs_{name}", f"{title} against {name}", caption, draw))
     return found
+
+
+def theory_panels(
+    exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]
+) -> list[Panel]:
+    """The theory of an aligned softmax head, and its course beside what was measured at the lowest temperature."""
+    given = {name: runs[name].unique().to_list() for name in HEAD if name in runs.columns}
+    heads = any("logit_std" in history.columns for history in histories.values())
+    if not heads or any(len(given.get(name, [])) != 1 for name in HEAD) or given["target.loss"] != ["kl"]:
+        return []
+    measured: dict[float, dict[str, Curve]] = {}
+    for e in exponents:
+        temperatures = members(runs, e)["target.temperature"].unique().to_list()
+        if e.variable == "tau" and e.law is not None and len(temperatures) == 1 and not e.pooled:
+            line = curve(e, runs, histories)
+            label = words(e.regime, [other.regime for other in exponents])
+            measured.setdefault(temperatures[0], {})[label] = (line["x"].to_numpy(), line["mean"].to_numpy())
+    if not measured:
+        return []
+    coldest, sizes = min(measured), {"outputs": given["target.vocab"][0], "width": given["teacher.width"][0]}
+    stars = sorted({theory.star(temperature) for temperature in measured} | {inf})
+    shown = dict(list(measured[coldest].items())[:LABELLED])
+    found = {c.beta_star: c for c in theory.curves(stars, **sizes)}
+    return [*softmax_panels(list(found.values())), course_panel(found[theory.star(coldest)], shown)]
 
 
 def curve(
