@@ -3,7 +3,7 @@
 Each contestant runs in a process of its own, so that its first step, its compilations and its memory are its own;
 repeats are interleaved, so that a slow minute of the machine hits all alike. Prints tables and writes `bench.json`:
 for each work and contestant the student updates per second, the share of the matrix-product peak (useful operations
-only, see `works`), and more. This process imports neither JAX nor PyTorch.
+only, see `Work.flops`), and more. This process imports neither JAX nor PyTorch.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from .contestant import Request
+from .contestant import Request, takes_part
 from .tables import print_tables
-from .works import WORKS, Work
+from .work import Work
+from .works import WORKS
 
 # how many processes, each with as many threads as there are cores for it
 CONTESTANTS = {
@@ -67,10 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measure(works: Sequence[str], contestants: Sequence[str], repeats: int, scale: float, folder: Path) -> Entry:
     """All measurements, as they go into `bench.json`; `folder` is for what processes share."""
-    reports: dict[tuple[str, str], list[Entry]] = {(w, c): [] for w in works for c in contestants}
+    sizes = {name: WORKS[name].scaled(scale) for name in works}
+    reports: dict[tuple[str, str], list[Entry]] = {(w, c): [] for w in works for c in contestants if fits(c, sizes[w])}
     missing: dict[tuple[str, str], str] = {}
     peaks: dict[str, float] = {}
-    sizes = {name: WORKS[name].scaled(scale) for name in works}
     for name in works:
         _python(folder, "start", name, str(scale), str(folder / f"{name}.npz"))
     for repeat in range(repeats):
@@ -82,7 +83,7 @@ def measure(works: Sequence[str], contestants: Sequence[str], repeats: int, scal
             except Missing as error:
                 _progress(f"  peak of {library}: {error}")
         for work, contestant in reports:
-            if (work, contestant) in missing or (CONTESTANTS[contestant][1] > len(sizes[work].runs)):
+            if (work, contestant) in missing:
                 continue
             try:
                 report = contest(work, contestant, scale, folder)
@@ -108,6 +109,12 @@ def measure(works: Sequence[str], contestants: Sequence[str], repeats: int, scal
         except Missing as error:
             found["overhead"] = {"missing": str(error)}
     return found | {"machine": _machine(), "sizes": {name: dataclasses.asdict(size) for name, size in sizes.items()}}
+
+
+def fits(contestant: str, work: Work[Any]) -> bool:
+    """Whether a contestant takes part in a work: it trains the problem, and has a run for each process."""
+    kind, processes = CONTESTANTS[contestant]
+    return takes_part(kind, work.problem) and processes <= len(work.runs)
 
 
 def contest(work: str, contestant: str, scale: float, folder: Path) -> Entry:
@@ -136,7 +143,7 @@ def merged(reports: Sequence[Entry]) -> Entry:
     return total | longest | {"losses": losses, "details": reports[0]["details"]}
 
 
-def summary(work: Work, reports: Sequence[Entry], peak: float) -> Entry:
+def summary(work: Work[Any], reports: Sequence[Entry], peak: float) -> Entry:
     """Medians over a contestant's reports, and the least and the most updates per second."""
     rates = [r["updates"] / r["seconds"] for r in reports]
     median = {
@@ -145,11 +152,11 @@ def summary(work: Work, reports: Sequence[Entry], peak: float) -> Entry:
     }
     losses = {label: statistics.median(r["losses"][label] for r in reports) for label in reports[0]["losses"]}
     details = {name: statistics.median(r["details"][name] for r in reports) for name in reports[0]["details"]}
-    rate = statistics.median(rates)
+    rate, flops = statistics.median(rates), work.flops()
     return {
         "updates_per_second": rate,
         "updates_per_second_range": [min(rates), max(rates)],
-        "fraction_of_peak": rate * work.flops() / (peak * 1e9),
+        "fraction_of_peak": None if flops is None else rate * flops / (peak * 1e9),
         "final_loss": math.exp(statistics.fmean(math.log(loss) for loss in losses.values())),
         **median,
         "losses": losses,

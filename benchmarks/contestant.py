@@ -18,11 +18,12 @@ import numpy as np
 from .report import deal
 from .works import WORKS
 
+# the function that trains, for each problem that a contestant takes part in
 CONTESTANTS = {
-    "toydepth": "instrument:toydepth",
-    "torch_eager": "torch_peer:eager",
-    "torch_compile": "torch_peer:compiled",
-    "jax_plain": "jax_peer:plain",
+    "toydepth": dict.fromkeys(("depth", "time", "width"), "instrument:toydepth"),
+    "torch_eager": {"depth": "torch_peer:eager", "time": "torch_time:eager", "width": "torch_width:eager"},
+    "torch_compile": {"depth": "torch_peer:compiled", "time": "torch_time:compiled", "width": "torch_width:compiled"},
+    "jax_plain": {"depth": "jax_peer:plain"},
 }
 
 
@@ -41,12 +42,17 @@ class Request:
 
 def answer(request: Request) -> dict[str, Any]:
     """The contestant's report as a mapping, with the peak of this process's memory."""
-    module, name = CONTESTANTS[request.contestant].split(":")
-    contest = getattr(importlib.import_module(f".{module}", __package__), name)
     work = WORKS[request.work].scaled(request.scale)
+    module, name = CONTESTANTS[request.contestant][work.problem].split(":")
+    contest = getattr(importlib.import_module(f".{module}", __package__), name)
     runs = deal(work.runs, request.parts)[request.part] if request.parts > 1 else work.runs
     report = contest(work, np.load(request.start), runs, request.threads)
     return dataclasses.asdict(report) | {"peak_memory_gb": peak_memory_gb()}
+
+
+def takes_part(contestant: str, problem: str) -> bool:
+    """Whether there is anything to run."""
+    return problem in CONTESTANTS[contestant]
 
 
 def peak_memory_gb() -> float:

@@ -21,7 +21,7 @@ from toydepth.ensemble import Member
 
 from .compilations import Compilations
 from .report import Report
-from .works import Arrays, Run, Work
+from .work import Arrays, R, Work
 
 LONGER = 4  # times the work's steps, so that the steady state lasts seconds here too
 
@@ -61,22 +61,22 @@ class Clock:
         return False
 
 
-def members_of(work: Work, runs: Sequence[Run], steps: int, platform: str) -> list[Member]:
+def members_of(work: Work[R], runs: Sequence[R], steps: int, platform: str) -> list[Member]:
     """A work's runs as the engine's members."""
     return [Member(run.label, resolve(parse(work.config(run, steps)), platform)) for run in runs]
 
 
-def toydepth(work: Work, start: Arrays, runs: Sequence[Run], threads: int) -> Report:
+def toydepth(work: Work[R], start: Arrays, runs: Sequence[R], threads: int) -> Report:
     """toydepth on all devices. It draws its own start, which is everybody's; `threads` is for the others."""
     compilations = Compilations()
     devices = setup(None)
     members = members_of(work, runs, LONGER * work.steps, devices[0].platform)
+    program = {member.shape: run.program for member, run in zip(members, runs, strict=True)}
     report = Report()
     for family in ensemble.plan(members, len(devices), memory(devices, None)):
         programs = engine.prepare(family, devices)
         for shape in family.width:
-            seconds = programs.compile_seconds["advance", shape]
-            report.details[f"compile_seconds depth {shape.problem.network.depth}"] = seconds  # type: ignore[attr-defined]
+            report.details[f"compile_seconds {program[shape]}"] = programs.compile_seconds["advance", shape]
         for wave in family.waves:
             clock = Clock(wave.members, work.steps)
             before = time.time() - time.perf_counter()

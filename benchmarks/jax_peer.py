@@ -1,4 +1,4 @@
-"""Peer (c): plain JAX, as a good engineer would write it in an evening.
+"""Peer (c) of the works in depth: plain JAX, as a good engineer would write it in an evening.
 
 One run after another; one jitted step that draws inputs, runs the teacher and updates the student, with its state
 donated; rows of states, `lax.scan` over layers, a Python loop over steps. Runs of one depth share the compiled step.
@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import optax
 
 from .compilations import Compilations
+from .depth_work import DepthRun, DepthWork, student_of, teacher_of
 from .report import Report, one_after_another
-from .works import Arrays, Run, Work, student_of, teacher_of
+from .work import Arrays
 
 EPSILON = 1e-6
 Tree = Any
@@ -55,7 +56,7 @@ evaluate = jax.jit(objective)
 class JaxRun:
     """A run in training."""
 
-    def __init__(self, work: Work, start: Arrays, run: Run, step: Any):
+    def __init__(self, work: DepthWork, start: Arrays, run: DepthRun, step: Any):
         self.step, self.temperature, self.key, self.done = step, run.temperature, jax.random.key(run.seed), 0
         self.teacher = jax.device_put(teacher_of(start, run))
         self.params = jax.device_put(student_of(start, run, work))
@@ -75,7 +76,7 @@ class JaxRun:
         return float(evaluate(self.params, inputs, states, self.teacher, self.temperature))
 
 
-def plain(work: Work, start: Arrays, runs: Sequence[Run], threads: int) -> Report:
+def plain(work: DepthWork, start: Arrays, runs: Sequence[DepthRun], threads: int) -> Report:
     """Peer (c). JAX takes the cores that it finds; `threads` is for the others."""
 
     def step(params: Tree, moments: Tree, key: Any, i: Any, teacher: Tree, temperature: Any, rate: Any) -> Any:

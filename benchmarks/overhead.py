@@ -25,15 +25,18 @@ from toydepth.ensemble import Family, Member
 from toydepth.problems import role_key, source_of
 from toydepth.programs import fresh_state, mean_loss
 
+from .depth_work import DepthWork
 from .instrument import Clock, members_of
-from .works import WORKS, Work
+from .works import WORKS
 
 STEPS, REPEATS = 40, 5
 
 
-def work_of(scale: float) -> Work:
+def work_of(scale: float) -> DepthWork:
     """Depth 16 of W2."""
-    return dataclasses.replace(WORKS["W2"], depths=(16,), steps=STEPS).scaled(scale)
+    work = WORKS["W2"]
+    assert isinstance(work, DepthWork)
+    return dataclasses.replace(work, depths=(16,), steps=STEPS).scaled(scale)
 
 
 def scan(members: list[Member]) -> Callable[[Any, int], Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .works import Run
+from .work import R
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Trainee(Protocol):
         ...
 
 
-def one_after_another(runs: Sequence[Run], steps: int, begin: Callable[[Run], Trainee]) -> Report:
+def one_after_another(runs: Sequence[R], steps: int, begin: Callable[[R], Trainee]) -> Report:
     """Trains runs one after another. A run's first step, which may compile, counts as `compile_seconds` as far as it
     takes longer than the others; the others are the steady state."""
     report = Report()
@@ -64,9 +64,9 @@ def one_after_another(runs: Sequence[Run], steps: int, begin: Callable[[Run], Tr
     return report
 
 
-def deal(runs: Sequence[Run], parts: int) -> list[list[Run]]:
-    """Runs dealt to processes, the deepest first, each to the one with the least depth so far."""
-    dealt: list[list[Run]] = [[] for _ in range(parts)]
-    for run in sorted(runs, key=lambda run: -run.depth):
-        min(dealt, key=lambda part: sum(r.depth for r in part)).append(run)
+def deal(runs: Sequence[R], parts: int) -> list[list[R]]:
+    """Runs dealt to processes, the largest first, each to the one with the least to train so far."""
+    dealt: list[list[R]] = [[] for _ in range(parts)]
+    for run in sorted(runs, key=lambda run: -run.size):
+        min(dealt, key=lambda part: sum(r.size for r in part)).append(run)
     return dealt

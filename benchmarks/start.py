@@ -6,32 +6,44 @@ Only the training inputs are each contestant's own, so that final losses differ 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import jax
 import numpy as np
 
 from toydepth.config import parse, resolve
-from toydepth.problems import problem_of, role_key, source_of
+from toydepth.problems import Problem, hyper_of, problem_of, role_key, source_of
 
-from .works import WORKS, Work
+from .work import Work
+from .works import WORKS
 
 
-def draw(work: Work) -> dict[str, np.ndarray]:
-    """The arrays that `works.teacher_of` and `works.student_of` look up."""
+def draw(work: Work[Any]) -> dict[str, np.ndarray]:
+    """The arrays that `work.named` looks up: each has the name of its teacher or student before its own."""
     start: dict[str, np.ndarray] = {}
+    drawn = set()
     for run in work.runs:
         config = resolve(parse(work.config(run, work.steps)))
-        problem = problem_of(config)
-        student, teacher = f"student s{run.seed} d{run.depth}", f"teacher {run.kind} s{run.seed}"
-        if f"{student} W1" not in start:
-            layers = jax.jit(problem.init)(role_key(run.seed, "student"))["layers"]
-            start |= {f"{student} {name}": np.asarray(leaf) for name, leaf in layers.items()}
-        if f"{teacher} W1" not in start:
+        problem, hyper = problem_of(config), hyper_of(config)
+        if run.student not in drawn:
+            params = jax.jit(problem.init)(role_key(run.seed, "student"))
+            start |= _leaves(run.student, problem.start(params, hyper))
+        if run.teacher not in drawn:
             fixed = jax.jit(problem.stream.init)(source_of(config))
-            batch = jax.jit(problem.stream.draw)(fixed, jax.random.fold_in(role_key(run.seed, "eval"), 0))
-            found = fixed["layers"] | {"head": fixed["head"]} | batch
-            start |= {f"{teacher} {name}": np.asarray(leaf) for name, leaf in found.items()}
+            start |= _leaves(run.teacher, fixed) | _leaves(run.teacher, _evaluation(problem, fixed, run.seed, hyper))
+        drawn |= {run.student, run.teacher}
     return start
+
+
+def _evaluation(problem: Problem, fixed: Any, seed: int, hyper: Any) -> Any:
+    """The evaluation batch. Inputs that are drawn as a list of active features are what they are to come out as."""
+    batch = jax.jit(problem.stream.draw)(fixed, jax.random.fold_in(role_key(seed, "eval"), 0))
+    return batch if "inputs" in batch else {"inputs": problem.target(batch, problem.stream.context(fixed), hyper)}
+
+
+def _leaves(whose: str, tree: Any) -> dict[str, np.ndarray]:
+    """A tree's arrays, by the last names on the ways to them."""
+    return {f"{whose} {path[-1].key}": np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(tree)}
 
 
 if __name__ == "__main__":

@@ -46,11 +46,12 @@ def print_tables(found: dict[str, Any]) -> None:
 def _cells(entry: dict[str, Any]) -> list[str]:
     low, high = entry["updates_per_second_range"]
     faster, differs = entry.get("toydepth_is_faster_by"), entry.get("largest_loss_difference")
+    share = entry["fraction_of_peak"]
     return [
         f"{entry['updates_per_second']:.4g}",
         f"{low:.4g}..{high:.4g}",
         "" if faster is None else f"{faster:.2f} x",
-        f"{entry['fraction_of_peak']:.1%}",
+        "" if share is None else f"{share:.1%}",
         f"{entry['final_loss']:.4g}",
         "" if differs is None else f"{differs:.1%}",
         f"{entry['first_step_seconds']:.1f}",

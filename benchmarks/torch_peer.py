@@ -1,4 +1,5 @@
-"""Peers (a) and (b): PyTorch, eager and compiled, as a good engineer would write it in an evening.
+"""Peers (a) and (b) of the works in depth: PyTorch, eager and compiled, as a good engineer would write them in an
+evening.
 
 One run after another, each step drawing inputs, running the teacher without gradients and updating the student; rows
 of states, layers stacked in one tensor for each kind of weight, so that fused Adam has three or four tensors to update
@@ -19,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .report import Report, one_after_another
-from .works import Arrays, Run, Work, student_of, teacher_of
+from .depth_work import DepthRun, DepthWork, student_of, teacher_of
+from .report import Report, Trainee, one_after_another
+from .work import Arrays, R
 
 EPSILON = 1e-6
 TEACHER_GROUP, STUDENT_GROUP = 16, 4  # layers compiled together
@@ -67,7 +69,13 @@ class TorchRun:
     """A run in training. `teacher_layers`, `student_layers` and `objective` may be compiled."""
 
     def __init__(
-        self, work: Work, start: Arrays, run: Run, teacher_layers: Through, student_layers: Through, loss: Any
+        self,
+        work: DepthWork,
+        start: Arrays,
+        run: DepthRun,
+        teacher_layers: Through,
+        student_layers: Through,
+        loss: Any,
     ):
         self.work, self.teacher_layers, self.student_layers, self.objective = work, teacher_layers, student_layers, loss
         self.teacher = {name: torch.tensor(array) for name, array in teacher_of(start, run).items()}
@@ -96,24 +104,32 @@ class TorchRun:
         return float((mse if self.work.loss == "mse" else kl)(last, self.teacher["states"], *self.heads))
 
 
-def eager(work: Work, start: Arrays, runs: Sequence[Run], threads: int) -> Report:
+def eager(work: DepthWork, start: Arrays, runs: Sequence[DepthRun], threads: int) -> Report:
     """Peer (a)."""
-    torch.set_num_threads(threads)
     objective = mse if work.loss == "mse" else kl
-    report = one_after_another(runs, work.steps, lambda run: TorchRun(work, start, run, layers, layers, objective))
-    report.compile_seconds = 0.0
-    return report
+    return trained(runs, work.steps, threads, lambda run: TorchRun(work, start, run, layers, layers, objective))
 
 
-def compiled(work: Work, start: Arrays, runs: Sequence[Run], threads: int) -> Report:
+def compiled(work: DepthWork, start: Arrays, runs: Sequence[DepthRun], threads: int) -> Report:
     """Peer (b)."""
-    torch.set_num_threads(threads)
     through = torch.compile(layers, fullgraph=True, dynamic=False)
     objective: Any = torch.compile(mse if work.loss == "mse" else kl, fullgraph=True, dynamic=False)
     teacher, student = grouped(through, TEACHER_GROUP), grouped(through, STUDENT_GROUP)
-    before = _graphs()
-    report = one_after_another(runs, work.steps, lambda run: TorchRun(work, start, run, teacher, student, objective))
-    report.programs = _graphs() - before
+    begin = lambda run: TorchRun(work, start, run, teacher, student, objective)  # noqa: E731
+    return trained(runs, work.steps, threads, begin, compiles=True)
+
+
+def trained(
+    runs: Sequence[R], steps: int, threads: int, begin: Callable[[R], Trainee], compiles: bool = False
+) -> Report:
+    """Trains runs one after another on some threads, and says what was compiled, if anything is."""
+    torch.set_num_threads(threads)
+    before = _graphs() if compiles else 0
+    report = one_after_another(runs, steps, begin)
+    if compiles:
+        report.programs = _graphs() - before
+    else:
+        report.compile_seconds = 0.0
     return report
 
 

@@ -85,9 +85,7 @@ def test_the_best_shape_is_the_minimisers(law, parameters):
 def test_the_frontier_and_its_split_are_the_minimisers(law, compute):
     pairs = compute / (6 * law.per_block)  # D = pairs / (m^2 l)
     coefficients = [law.c_m, law.c_l, law.c_D * pairs**-law.a_D]
-    (log_m, log_l), parts = least_loss(
-        coefficients, [[-law.a_m, 0], [0, -law.a_l], [2 * law.a_D, law.a_D]]
-    )
+    (log_m, log_l), parts = least_loss(coefficients, [[-law.a_m, 0], [0, -law.a_l], [2 * law.a_D, law.a_D]])
     parameters = law.per_block * np.exp(2 * log_m + log_l)
     best = frontier(law.of_size(), compute)
     assert best.parameters == pytest.approx(parameters, rel=CLOSE)
@@ -172,7 +170,9 @@ def test_chinchillas_numbers():
     assert size.c_N == pytest.approx(341, abs=0.5) and size.compute_exponent == pytest.approx(1 / 6)
     assert frontier(size, 1e21).tokens_per_parameter == pytest.approx(30.4, abs=0.1)
     assert split(CHINCHILLA) == pytest.approx((2, 1, 3))
-    assert [shape_penalty(CHINCHILLA, x) for x in (0.5, 2, 3, 4)] == pytest.approx([1.050, 1.058, 1.156, 1.260], abs=5e-4)
+    assert [shape_penalty(CHINCHILLA, x) for x in (0.5, 2, 3, 4)] == pytest.approx(
+        [1.050, 1.058, 1.156, 1.260], abs=5e-4
+    )
     low, high = (59.7 * end for end in ratios_within(CHINCHILLA, 0.05))
     assert (low, high) == pytest.approx((22, 146), abs=1)
     reducible = 2 * 486 ** (1 / 6) * 388 ** (1 / 3) * 3.25 ** (1 / 6) * 1064**0.5 * 1e21 ** (-1 / 6)
@@ -190,7 +190,9 @@ def test_draws_give_what_each_of_them_gives_alone():
     together = in_numbers(LAW, {**VALUES, **draws})
     apart = [in_numbers(LAW, {**VALUES, **{name: float(v[i]) for name, v in draws.items()}}) for i in range(3)]
     assert best_shape(together, 1e9).ratio == pytest.approx([best_shape(law, 1e9).ratio for law in apart])
-    assert frontier(together.of_size(), 1e21).tokens == pytest.approx([frontier(a.of_size(), 1e21).tokens for a in apart])
+    assert frontier(together.of_size(), 1e21).tokens == pytest.approx(
+        [frontier(a.of_size(), 1e21).tokens for a in apart]
+    )
 
 
 def test_intervals_are_those_of_the_draws_and_open_where_a_part_vanishes():
@@ -217,7 +219,9 @@ def test_tokens_per_parameter_depend_on_how_parameters_are_counted():
 
 
 def test_what_a_law_does_not_have_does_not_follow():
-    size = consequences(named("parameters-tokens"), {"c_N": 400, "c_D": 1e3, "a_N": 0.3, "a_D": 0.3, "L0": 1.7}, 1e9, 1e21)
+    size = consequences(
+        named("parameters-tokens"), {"c_N": 400, "c_D": 1e3, "a_N": 0.3, "a_D": 0.3, "L0": 1.7}, 1e9, 1e21
+    )
     assert size.shape is size.m_over_l is size.width_depth_time is None and size.d_over_n.value > 0
     assert size.size == SizeLaw(400, 1e3, 0.3, 0.3, 1.7)
     tau = consequences(named("parameters-tau"), {"c_N": 400, "c_tau": 1, "a_N": 0.3, "a_tau": 0.3, "L0": 2}, 1e9, 1e21)

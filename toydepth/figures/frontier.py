@@ -100,8 +100,9 @@ def _penalty(ax: Axes, look: Look, law: ShapeLaw, drawn: ShapeLaw | None, models
     curve = cost(law, ratios, parameters)
     top = min(max(3 * 100 * TOLERABLE, curve.max() * 0.6), 40.0)
     if drawn is not None:
-        many = np.array([cost(drawn, ratio, parameters) for ratio in ratios])
-        low, high = np.nanquantile(many, [0.025, 0.975], axis=1)
+        many = np.sort([np.nan_to_num(cost(drawn, ratio, parameters), nan=np.inf) for ratio in ratios], axis=1)
+        ends = (many[:, round(share * (many.shape[1] - 1))] for share in (0.025, 0.975))
+        low, high = (np.minimum(end, 2 * top) for end in ends)
         ax.fill_between(ratios, low, high, color=look.colour(0), alpha=0.15, linewidth=0)
     ax.axhline(100 * TOLERABLE, color=look.grey, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
     ax.plot(ratios, curve, color=look.colour(0), linewidth=1.8)
@@ -164,7 +165,7 @@ def _isoflops(ax: Axes, look: Look, law: SizeLaw, models: Models) -> None:
     compute = models.compute
     low, high = compute.min(), compute.max()
     shades = LinearSegmentedColormap.from_list(
-        "compute", [look.mix(look.colour(0), 0.3), look.colour(0), look.mix(look.ink, 0.9)]
+        "compute", [look.mix(look.colour(0), 0.4), look.colour(0), look.mix(look.ink, 0.9)]
     )
     spread = log10(high / low) or 1.0
     sizes = np.geomspace(models.parameters.min() / 1.5, models.parameters.max() * 1.5, POINTS)

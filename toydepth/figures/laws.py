@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 from scipy.special import ndtri
 
 from ..laws.consequences import ShapeLaw, best_shape
@@ -85,8 +85,8 @@ def residual_panels(fit: Fit, sizes: Sizes) -> list[Panel]:
     against = {"loss": ("fitted loss", fit.predict(sizes), 6)}
     against |= {v: (WORDS[v], np.asarray(sizes[v], float), COLOURS[v]) for v in fit.law.variables}
     caption = (
-        "Residuals of log loss in per cent, measured less fitted. Line and bars: means of neighbouring rows, an eighth "
-        "of them each, with two standard errors; away from zero they tell of a trend that the law misses."
+        "Residuals of log loss in per cent, measured less fitted. Line and bars: means of neighbouring rows, about an "
+        "eighth of them each, with two standard errors; away from zero they tell of a trend that the law misses."
     )
     panels = [
         Panel(
@@ -98,14 +98,19 @@ def residual_panels(fit: Fit, sizes: Sizes) -> list[Panel]:
         for name, (label, x, colour) in against.items()
     ]
     quantiles = "Residuals in order against those of a normal distribution with their spread (line)."
-    return [*panels, Panel("law_quantiles", "Are residuals normal?", quantiles, partial(_quantiles, fit=fit))]
+    return [
+        *panels,
+        Panel("law_quantiles", "Residuals and a normal distribution", quantiles, partial(_quantiles, fit=fit)),
+    ]
 
 
 def _residuals(ax: Axes, look: Look, residuals: np.ndarray, x: np.ndarray, label: str, colour: int) -> None:
     ax.axhline(0, color=look.grey, linewidth=1)
     dots(ax, x, residuals, look.colour(colour))
-    order = np.argsort(x, kind="stable")
-    bins = [rows for rows in np.array_split(order, BINS) if len(rows) > 2]
+    which = np.searchsorted(
+        np.unique(np.quantile(x, np.linspace(0, 1, BINS + 1)[1:-1])), x
+    )  # equal sizes stay together
+    bins = [rows for i in range(BINS) if len(rows := np.flatnonzero(which == i)) > 2]
     middle = [np.exp(np.log(x[rows]).mean()) for rows in bins]
     mean = [residuals[rows].mean() for rows in bins]
     error = [2 * residuals[rows].std(ddof=1) / np.sqrt(len(rows)) for rows in bins]
@@ -138,7 +143,7 @@ def profile_panels(
     caption = (
         "Delta chi-square with one exponent held at a value and all else fitted anew (its axis is a square root: a "
         "parabola is a wedge). Dashed: the value of theory."
-    ) + (" Open: published fits, with all their numbers." if published else "")
+    ) + (" Open: published fits, with all their numbers." if any((published or {}).values()) else "")
     terms = {term.exponent: term for term in fit.law.terms}
     return [
         Panel(
@@ -171,6 +176,7 @@ def _profile(ax: Axes, look: Look, fit: Fit, term: Term, profile: Profile, other
     ax.set_ylim(0, max(10.0, min(60.0, float(np.max(delta)))))
     ax.yaxis.set_major_locator(FixedLocator([tick for tick in (0, 1, 4, 10, 20, 30, 50) if tick <= ax.get_ylim()[1]]))
     ax.yaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_major_locator(MaxNLocator(6))
     ax.set(xlabel=f"exponent of {term.variable}, ${_symbol(term)}$", ylabel="delta chi-square")
 
 

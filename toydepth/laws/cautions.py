@@ -25,6 +25,7 @@ DEPENDENT = 1.5  # width of the bootstrap over models, over that of the profile
 
 def cautions(
     table: Table,
+    whole: Table,
     best: Fit,
     others: Sequence[Compared],
     intervals: Mapping[str, Interval],
@@ -34,6 +35,7 @@ def cautions(
 
     Args:
         table: the rows that were fitted.
+        whole: also those that were dropped: learning curves from end to end.
         best: the fit.
         others: the same law and others on the same rows; `best` among them.
         intervals: profile intervals of the free parameters.
@@ -48,7 +50,7 @@ def cautions(
         _extrapolation(best, others),
         _fragile(table, best),
         _dependent(table, intervals, draws),
-        _schedules(table, best),
+        _schedules(whole, best),
     )
     return [*table.notes, *(note for check in checks for note in check)]
 
@@ -218,6 +220,6 @@ def _schedules(table: Table, best: Fit) -> Iterator[Note]:
     )
     exponents = [rate.free.values["a_tau"] for rate in constant_rate(table)]
     if exponents:
-        span = f"{min(exponents):.2f} to {max(exponents):.2f}"
+        span = " to ".join(dict.fromkeys(f"{end:.2f}" for end in (min(exponents), max(exponents))))
         text += f"; at a constant rate its exponent is {span}, not {EXPECTED['tau']:.2f}"
     yield Note("schedule_matters", text)

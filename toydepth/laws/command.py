@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -46,11 +47,17 @@ def main(words: Sequence[str]) -> int:
         given = parser.parse_args(rest)
     except SystemExit:  # only --help exits: errors are raised
         return DONE
+    given.line = shlex.join(["toydepth", "law", *words])
     act(given)
     return DONE
 
 
 def _fit_arguments(parser: argparse.ArgumentParser) -> None:
+    _law_arguments(parser)
+    parser.add_argument("--no-page", action="store_true", help="write numbers only, no pictures and no law.html")
+
+
+def _law_arguments(parser: argparse.ArgumentParser) -> None:
     from . import request
 
     request.add_arguments(parser)
@@ -58,12 +65,12 @@ def _fit_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _shape_arguments(parser: argparse.ArgumentParser) -> None:
-    _fit_arguments(parser)
+    _law_arguments(parser)
     parser.add_argument("--parameters", metavar="N,...", help="sizes to tell the best shape of (default: the table's)")
 
 
 def _frontier_arguments(parser: argparse.ArgumentParser) -> None:
-    _fit_arguments(parser)
+    _law_arguments(parser)
     parser.add_argument("--compute", metavar="C,...", help="operations, C = 6 N D (default: the table's range)")
 
 
@@ -101,18 +108,21 @@ def _study(given: argparse.Namespace) -> Study:
 
 
 def _fit(given: argparse.Namespace) -> None:
-    from . import request, words
+    from . import page, request, words
     from .published import published
     from .results import write
     from .study import as_json
 
     found = _study(given)
     out = request.folder(given, found.table)
+    others = published(found.table, found.fit.law)
     write(found, out)
+    if not given.no_page:
+        page.write(found, out, given.line, others)
     if given.json:
         print(json.dumps(as_json(found), indent=2))
         return
-    words.print_study(found, published(found.table, found.fit.law))
+    words.print_study(found, others)
     words.console().print(f"written to {out}", soft_wrap=True)
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 
 from .fitting import Fit, fit
 from .law import LAWS, Law
-from .tables import Table
+from .tables import MOST_ROWS, Table
 
 FOLDS = 10
 CHEAPEST = (0.5, 0.65, 0.8)  # shares of rows by compute to learn from; the rest is extrapolated to
@@ -39,7 +39,7 @@ class Compared:
 
     @property
     def name(self) -> str:
-        fixed = ", ".join(f"{name}={value:.4g}" for name, value in self.fit.law.fixed.items())
+        fixed = ", ".join(f"{name}={value:.3g}" for name, value in self.fit.law.fixed.items())
         return f"{self.fit.law.name}" + (f" ({fixed})" if fixed else "")
 
 
@@ -115,16 +115,16 @@ def applicable(table: Table) -> list[Law]:
     return laws
 
 
-def exclusion_scan(table: Table, law: Law, counts: Sequence[int] = DROPS, huber: float | None = None) -> dict[int, Fit]:
+def exclusion_scan(
+    table: Table, law: Law, counts: Sequence[int] = DROPS, huber: float | None = None, seed: int = 0
+) -> dict[int, Fit]:
     """{how many of the highest losses are dropped: the fit to the rest}, as long as enough rows are left."""
     scan: dict[int, Fit] = {}
-    near: Fit | None = None
     for count in counts:
         if count >= len(table) or np.sum(table.loss < np.sort(table.loss)[-max(count, 1)]) <= 2 * len(law.parameters):
             break
-        kept = table.drop_highest(count)
-        near = fit(kept.sizes(law), kept.loss, law, huber=huber, starts=2)
-        scan[count] = near
+        kept = table.drop_highest(count).sample(MOST_ROWS, seed)
+        scan[count] = fit(kept.sizes(law), kept.loss, law, huber=huber, starts=2)
     return scan
 
 

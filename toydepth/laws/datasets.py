@@ -133,7 +133,7 @@ def locate(name: str) -> Path:
         raise ConfigError(f"{name}: {_where_to_put(dataset, found)}")
     try:
         _download(dataset, cache / dataset.folder)
-    except (OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"{name}: not downloaded ({reason[:120]}); {_where_to_put(dataset, found)}") from error
     return found

@@ -124,7 +124,7 @@ def fit(
         ConfigError: a size or a loss is not a number above 0 (`SMALLEST` to `LARGEST`), or a size is missing.
     """
     for name, values in {**{v: sizes.get(v) for v in law.variables}, "loss": loss}.items():
-        if values is None or not np.all((SMALLEST <= values) & (values <= LARGEST)):
+        if values is None or not np.all((values >= SMALLEST) & (values <= LARGEST)):
             raise ConfigError(f"{name}: allowed are numbers above 0, {SMALLEST:g} to {LARGEST:g}")
     problem = Problem(sizes, np.asarray(loss, float), law, huber)
     candidates = [problem.search(start) for start in _starts(law, starts, seed, near)]

@@ -8,7 +8,7 @@ from math import inf, isfinite
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.optimize import root_scalar
-from scipy.special import chdtri
+from scipy.special import stdtrit
 
 from .fitting import ROUNDING, Fit, fit
 from .law import Sizes
@@ -57,8 +57,13 @@ def profile(
 def profile_interval(
     sizes: Sizes, loss: Float[np.ndarray, " rows"], best: Fit, name: str, level: float = LEVEL
 ) -> Interval:
-    """Where delta chi-square stays below its quantile; an end at the edge of what is allowed is open."""
-    limit = float(chdtri(1, 1 - level))
+    """Where delta chi-square stays below its quantile; an end at the edge of what is allowed is open.
+
+    The quantile is that of Student's t squared with n - k degrees of freedom, the residuals' variance being estimated;
+    for many rows that of chi-square, 3.84.
+    """
+    degrees = max(best.n - best.k, 1)
+    limit = float(stdtrit(degrees, (1 + level) / 2)) ** 2 * best.n / degrees
     edges = EXPONENTS if name in best.law.exponents else (0.0, inf)
     error = best.standard_errors[name]
     step = error if isfinite(error) and error > 0 else 0.1 * max(abs(best.values[name]), 1e-3)

@@ -28,6 +28,7 @@ WORDS = {
     "parameters": "parameters",
     "tau": "learning rate summed over steps",
 }
+SYMBOLS = {**LETTERS, "tau": "\N{GREEK SMALL LETTER TAU}"}
 BUDGETS = 6  # rows of the table of the frontier
 
 
@@ -45,10 +46,10 @@ def write(found: Study, out: Path, command: str = "", others: Sequence[Published
     Raises:
         ConfigError: the folder cannot be written to.
     """
-    made = pictures.panels(found, others)
-    page = pages.render("law.html.j2", **_values(found, made, command, others))
     with writable(out):
         out.mkdir(parents=True, exist_ok=True)
+        made = pictures.panels(found, others)
+        page = pages.render("law.html.j2", **_values(found, made, command, others))
         drawn = pictures.draw(made, out, command)
         write_text(out / PAGE, page)
     return [out / PAGE, *drawn]
@@ -62,12 +63,12 @@ def _values(found: Study, made: pictures.Panels, command: str, others: Sequence[
         "command": command,
         "fit": best,
         "variables": _listed(best.law.variables),
-        "letters": {WORDS[term.variable]: LETTERS[term.variable] for term in best.law.terms},
+        "letters": {WORDS[term.variable]: SYMBOLS[term.variable] for term in best.law.terms},
         "models": len(np.unique(found.table.models())),
         "whole": len(found.whole),
         "dropped": found.dropped,
         "terms": [
-            {"letter": LETTERS[t.variable], "c": best.values[t.coefficient], "a": best.values[t.exponent]}
+            {"letter": SYMBOLS[t.variable], "c": best.values[t.coefficient], "a": best.values[t.exponent]}
             for t in best.law.terms
         ],
         "parameters": _parameters(found),
@@ -161,16 +162,16 @@ def _follows(found: Study, follows: Consequences) -> dict[str, Any]:
     }
 
 
-def known(value: Known | None) -> str:
-    """A number, with its interval where there is one that says more than the number."""
+def known(value: Known | None) -> dict[str, str] | None:
+    """A number, and its interval where that says more than the number."""
     if value is None:
-        return ""
+        return None
     interval = value.interval
     told = interval is not None and interval.low != interval.high
-    return pages.digits(value.value) + (f" (95 % interval {ends(interval)})" if told else "")
+    return {"value": pages.digits(value.value), "interval": ends(interval) if told else ""}
 
 
-def _in_table(found: Study, follows: Consequences) -> dict[str, str] | None:
+def _in_table(found: Study, follows: Consequences) -> dict[str, Any] | None:
     """D/N once more, with parameters as the table counts them, where that is not how the fit counts them."""
     frame = found.table.frame
     if follows.shape is None or follows.d_over_n is None or "parameters" not in frame.columns:

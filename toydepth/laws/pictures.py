@@ -41,9 +41,9 @@ def panels(found: Study, others: Sequence[Published] = ()) -> Panels:
     drawn = {name: found.draws[name] for name in law.parameters if name in found.draws}
     made: Panels = {"parts": part_panels(found.fit, sizes, found.table.loss)}
     if follows is not None:
-        models = models_of(found, follows)
+        models, counted = models_of(found, follows), follows.convention.words.replace("^2", "²")
         if follows.d_over_n is not None:
-            made["frontier"] = frontier_panels(follows.size, models, follows.convention.words)
+            made["frontier"] = frontier_panels(follows.size, models, counted)
             made["capacity"] = capacity_panels(follows.size, models.parameters.min(), models.parameters.max())
         if follows.shape is not None:
             numbers = in_numbers(law, {**found.fit.values, **drawn}, follows.convention.per_block) if drawn else None
@@ -51,7 +51,7 @@ def panels(found: Study, others: Sequence[Published] = ()) -> Panels:
                 follows.shape,
                 models,
                 follows.parameters,
-                follows.convention.words,
+                counted,
                 numbers if isinstance(numbers, ShapeLaw) else None,
             )
     made["profiles"] = profile_panels(found.fit, found.profiles(), _beside(found, others))

@@ -54,7 +54,7 @@ class Study:
 
     def scan(self) -> dict[int, Fit]:
         """{how many of the highest losses are dropped: the fit to the rest}."""
-        return exclusion_scan(self.whole, self.fit.law, huber=self.fit.huber)
+        return exclusion_scan(self.whole, self.fit.law, huber=self.fit.huber, seed=self.seed)
 
 
 def study(
@@ -101,7 +101,7 @@ def study(
         draws=drawn,
         compared=compared,
         consequences=_consequences(rows, best, drawn, convention),
-        cautions=cautions(rows, best, compared, intervals, drawn),
+        cautions=cautions(rows, whole, best, compared, intervals, drawn),
     )
 
 

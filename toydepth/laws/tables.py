@@ -31,7 +31,7 @@ SCHEMA: dict[str, str] = {
 }
 LOSS, MODEL = "loss", "model"
 FEWEST_RUNS = 5
-MOST_ROWS = 10_000  # a law has seven parameters: more rows take time and tell nothing new
+MOST_ROWS = 8_000  # a law has seven parameters: more rows take time and tell nothing new
 DEFAULTS = ("width-depth-tokens", "parameters-tokens", "width-depth-tau", "parameters-tau", "tau")
 _MISSING = ["", "nan", "NaN", "NA", "N/A", "null", "None", "-"]
 
@@ -289,6 +289,9 @@ def check_enough(table: Table, law: Law) -> None:
     if len(table) <= len(law.parameters):
         few = f"{len(table)} rows are too few for the {len(law.parameters)} parameters of {law.words()}"
         raise ConfigError(f"{table.name}: {few}; fix exponents (--fix) or keep more rows")
+    if np.ptp(table.loss) == 0:
+        same = f"loss is {table.loss[0]:g} in all {len(table)} rows"
+        raise ConfigError(f"{table.name}: {same}; a law needs one that varies")
     for term in law.terms:
         if {term.coefficient, term.exponent} <= set(law.fixed):
             continue
