@@ -1,4 +1,4 @@
-"""The sweeper: every combination of the values given, of one grid or of several, handed to the launcher as one batch."""
+"""The sweeper: every combination of the values given, of one grid or several, handed to the launcher as one batch."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class ToydepthSweeper(BasicSweeper):
         assert self.hydra_context is not None
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
         points: list[Any] = []
-        for self.params in self.grids:
+        for grid in self.grids:
+            self.params = grid
             # the command line comes last, so that it wins over `hydra.sweeper` of a sweep file
             overrides = parser.parse_overrides([*self._parse_config(), *arguments])
             for override in overrides:
