@@ -10,12 +10,13 @@ import importlib
 import json
 import resource
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from .report import deal
+from .report import Report, deal
 from .works import WORKS
 
 # the function that trains, for each problem that a contestant takes part in
@@ -43,11 +44,15 @@ class Request:
 def answer(request: Request) -> dict[str, Any]:
     """The contestant's report as a mapping, with the peak of this process's memory."""
     work = WORKS[request.work].scaled(request.scale)
-    module, name = CONTESTANTS[request.contestant][work.problem].split(":")
-    contest = getattr(importlib.import_module(f".{module}", __package__), name)
     runs = deal(work.runs, request.parts)[request.part] if request.parts > 1 else work.runs
-    report = contest(work, np.load(request.start), runs, request.threads)
+    report = function(request.contestant, work.problem)(work, np.load(request.start), runs, request.threads)
     return dataclasses.asdict(report) | {"peak_memory_gb": peak_memory_gb()}
+
+
+def function(contestant: str, problem: str) -> Callable[..., Report]:
+    """What trains (work, start, runs, threads) for a contestant."""
+    module, name = CONTESTANTS[contestant][problem].split(":")
+    return getattr(importlib.import_module(f".{module}", __package__), name)
 
 
 def takes_part(contestant: str, problem: str) -> bool:

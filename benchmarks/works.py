@@ -46,11 +46,11 @@ WORKS: dict[str, Work[Any]] = {
             batch=1024,
             seeds=(0,),
             temperatures=(1e-4, 1e-3, 3e-3, 1e-2),
-            rates=(0.0081, 0.023, 0.0433, 0.081, 0.152, 0.285),
+            rates=(0.0081, 0.0152, 0.023, 0.0433, 0.081, 0.152),
         ),
         WidthWork(
             "M1",  # sweeps/width_quick.yaml, at a constant rate
-            steps=100,
+            steps=200,
             count=1000,
             exponent=1.0,
             batch=512,

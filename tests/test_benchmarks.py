@@ -10,8 +10,11 @@ import jax
 import numpy as np
 import pytest
 
-from benchmarks import bench, instrument, jax_peer, overhead, report, start, tables
-from benchmarks.works import WORKS, Work
+from benchmarks import bench, contestant, instrument, overhead, report, start, tables
+from benchmarks.depth_work import DepthWork
+from benchmarks.time_work import TimeWork
+from benchmarks.width_work import WidthWork
+from benchmarks.works import WORKS
 from toydepth import engine, ensemble
 from toydepth.config import parse, resolve
 from toydepth.problems import problem_of
@@ -29,72 +32,104 @@ NOISE = 0.1  # of a loss; a rate that is wrong by a quarter changes it by more t
 
 
 def tiny(loss, **changes):
-    """A work that trains in a moment."""
-    work = Work("tiny", loss, 8, 16, 8, 4, 256, ("tied",), (0,), (2, 3), (0.5,), steps=40)
+    """A work in depth that trains in a moment."""
+    common = {"width": 8, "hidden": 16, "vocab": 8, "teacher_depth": 4, "batch": 256, "temperatures": (0.5,)}
+    work = DepthWork("tiny", 40, loss=loss, kinds=("tied",), seeds=(0,), depths=(2, 3), **common)
     return dataclasses.replace(work, **changes)
 
 
-def peer(name):
-    """A peer's function; PyTorch is an extra."""
-    if name == "jax_plain":
-        return jax_peer.plain
-    pytest.importorskip("torch")
-    from benchmarks import torch_peer
+TINY = {
+    "kl": tiny("kl"),
+    "mse": tiny("mse"),
+    "time": TimeWork(
+        "tiny", 40, width=8, vocab=16, batch=256, seeds=(0,), temperatures=(0.01, 0.03), rates=(0.01, 0.02)
+    ),
+    "width": WidthWork("tiny", 60, count=50, exponent=1.0, batch=256, decay=-1.0, lr=0.02, seeds=(0,), widths=(4, 8)),
+}
 
-    return torch_peer.eager
+
+def wrong(work):
+    """Works that differ by fewer steps, by rates that are too high by a quarter, or in what else a loss depends on."""
+    others = [dataclasses.replace(work, steps=work.steps * 3 // 4)]
+    if isinstance(work, TimeWork):
+        return [*others, dataclasses.replace(work, rates=tuple(1.25 * rate for rate in work.rates))]
+    if isinstance(work, WidthWork):
+        others.append(dataclasses.replace(work, decay=work.decay / 2))
+    return [*others, dataclasses.replace(work, lr=1.25 * work.lr)]
 
 
-@pytest.fixture(scope="module", params=["kl", "mse"])
+def losses_of(name, work, begin):
+    """A peer's losses on a work, in the order of its runs; PyTorch is an extra."""
+    if name != "jax_plain":
+        pytest.importorskip("torch")
+    found = contestant.function(name, work.problem)(work, begin, work.runs, 1)
+    assert found.updates == (work.steps - 1) * len(work.runs)
+    assert list(found.losses) == [run.label for run in work.runs]
+    return np.array(list(found.losses.values()))
+
+
+@pytest.fixture(scope="module")
 def ours(request):
-    """(loss, where all start, what toydepth reports)."""
-    work = tiny(request.param)
+    """(a work, where all start, what toydepth reports)."""
+    work = TINY[request.param]
     begin = start.draw(work)
-    return request.param, begin, instrument.toydepth(work, begin, work.runs, 1)
+    return work, begin, instrument.toydepth(work, begin, work.runs, 1)
 
 
-@pytest.mark.parametrize("name", ["jax_plain", "torch_eager"])
+@pytest.mark.parametrize(
+    ("ours", "name"),
+    [
+        ("kl", "jax_plain"),
+        ("kl", "torch_eager"),
+        ("mse", "jax_plain"),
+        ("mse", "torch_eager"),
+        ("time", "torch_eager"),
+        ("width", "torch_eager"),
+    ],
+    indirect=["ours"],
+)
 def test_peers_reach_the_losses_of_toydepth_in_as_many_steps(ours, name):
-    loss, begin, expected = ours
+    work, begin, found = ours
+    expected = np.array([found.losses[run.label] for run in work.runs])
 
-    def difference(**changes):
-        work = tiny(loss, **changes)
-        found = peer(name)(work, begin, work.runs, 1)
-        assert found.losses.keys() == expected.losses.keys()
-        assert found.updates == (work.steps - 1) * len(work.runs)
-        ratios = [found.losses[label] / value for label, value in expected.losses.items()]
-        return abs(np.mean(ratios) - 1.0)
+    def difference(work):
+        return abs(np.mean(losses_of(name, work, begin) / expected) - 1.0)
 
-    assert difference() < NOISE
-    assert difference(lr=tiny(loss).lr * 1.25) > NOISE
-    assert difference(steps=30) > NOISE
+    assert difference(work) < NOISE
+    for other in wrong(work):
+        assert difference(other) > NOISE
 
 
+@pytest.mark.parametrize("ours", TINY, indirect=True)
 def test_toydepth_is_timed_between_the_first_chunk_and_the_last(ours):
-    loss, _, found = ours
-    work = tiny(loss)
+    work, _, found = ours
     first = (instrument.LONGER * work.steps - found.updates / len(work.runs)) % work.steps
+    programs = {run.program for run in work.runs}
     assert found.updates == pytest.approx(round(found.updates))
     assert 1 <= first <= 8
-    assert found.programs >= 2 + 3 * len(work.depths)  # init and stage; fresh, advance and evaluate for each depth
-    assert set(found.details) == {f"compile_seconds depth {depth}" for depth in work.depths}
+    assert found.programs >= 2 + 3 * len(programs)  # init and stage; fresh, advance and evaluate for each shape
+    assert set(found.details) == {f"compile_seconds {program}" for program in programs}
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="torch.compile needs a C++ compiler")
-def test_compiled_pytorch_does_what_eager_pytorch_does(tmp_path):
-    eager = peer("torch_eager")
-    work = WORKS["W1"].scaled(1 / 16)
+@pytest.mark.parametrize(("name", "programs"), [("W1", 3), ("T1", 1), ("M1", 6)])
+def test_compiled_pytorch_does_what_eager_pytorch_does(tmp_path, name, programs):
+    work = WORKS[name].scaled(1 / 16)
     begin = start.draw(work)
-    np.savez(tmp_path / "W1.npz", **begin)  # type: ignore[arg-type]
-    compiled = bench.contest("W1", "torch_compile", 1 / 16, tmp_path)
-    assert compiled["programs"] >= 3  # teacher, student, objective
-    assert compiled["losses"] == pytest.approx(eager(work, begin, work.runs, 1).losses, rel=1e-3)
-    other = dataclasses.replace(work, lr=work.lr * 1.25)
-    assert compiled["losses"] != pytest.approx(eager(other, begin, work.runs, 1).losses, rel=1e-3)
+    np.savez(tmp_path / f"{name}.npz", **begin)  # type: ignore[arg-type]
+    compiled = bench.contest(name, "torch_compile", 1 / 16, tmp_path)
+    losses = np.array(list(compiled["losses"].values()))
+    assert compiled["programs"] >= programs  # W1 has a teacher, a student and an objective, M1 an objective per width
+    assert losses == pytest.approx(losses_of("torch_eager", work, begin), rel=1e-3)
+    for other in wrong(work):
+        assert losses != pytest.approx(losses_of("torch_eager", other, begin), rel=1e-3)
 
 
-@pytest.mark.parametrize("work", WORKS.values(), ids=WORKS)
-def test_operations_are_counted_as_toydepth_counts_them(work):
+@pytest.mark.parametrize("name", ["W1", "W2", "W3"])
+def test_operations_are_counted_as_toydepth_counts_them(name):
+    work = WORKS[name]
+    assert isinstance(work, DepthWork)
     total, teachers = 0.0, {}
     for run in work.runs:
         problem = problem_of(resolve(parse(work.config(run, work.steps))))
@@ -102,7 +137,25 @@ def test_operations_are_counted_as_toydepth_counts_them(work):
         total += problem.flops()
         teachers[run.kind, run.seed] = problem.stream.flops()
     assert work.flops() == pytest.approx((total + sum(teachers.values())) / len(work.runs))
-    assert len(work.runs) == {"W1": 1, "W2": 24, "W3": 24}[work.name]
+
+
+def test_works_have_the_runs_that_claims_speak_of():
+    assert {name: len(work.runs) for name, work in WORKS.items()} == {"W1": 1, "W2": 24, "W3": 24, "T1": 24, "M1": 6}
+    assert all(len({run.label for run in work.runs}) == len(work.runs) for work in WORKS.values())
+
+
+@pytest.mark.parametrize(
+    ("contestant", "work", "fits"),
+    [
+        ("jax_plain", "W2", True),
+        ("jax_plain", "T1", False),  # written for the works in depth alone
+        ("torch_compile", "M1", True),
+        ("torch_eager_two_processes", "T1", True),
+        ("torch_eager_two_processes", "W1", False),  # a single run
+    ],
+)
+def test_contestants_take_part_where_they_have_something_to_train(contestant, work, fits):
+    assert bench.fits(contestant, WORKS[work]) == fits
 
 
 def test_the_hand_written_scan_is_the_engines_mathematics():
@@ -143,6 +196,14 @@ def test_a_summary_is_made_of_medians():
     assert set(found) >= KEYS
 
 
+def test_a_share_of_the_peak_that_means_nothing_is_left_out(capsys):
+    found = bench.summary(TINY["time"], [made(10, 1.0, {"a": 1.0})], peak=1.0)
+    assert found["fraction_of_peak"] is None and found["updates_per_second"] == 10.0
+    common = {"sizes": {"T1": {}}, "peak_gflops": {}, "machine": {"cores": 2}, "startup_seconds": {}}
+    tables.print_tables(common | {"T1": {"toydepth": found}})
+    assert "%" not in capsys.readouterr().out
+
+
 def test_contestants_are_compared_with_toydepth():
     work = tiny("mse")
     entries = {
@@ -181,6 +242,7 @@ def test_compilation_is_said_to_grow_by_the_deepest_over_the_shallowest():
 def test_the_whole_benchmark_writes_every_figure(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "startup", lambda: {"run --help": 0.5})
     monkeypatch.setitem(bench.CONTESTANTS, "torch_compile", ("no_such_contestant", 1))
+    monkeypatch.setitem(contestant.CONTESTANTS, "no_such_contestant", {"depth": "no_such_module:train"})
     words = ["--works", "W1", "--contestants", "toydepth", "jax_plain", "torch_compile", "torch_eager_two_processes"]
     assert bench.main([*words, "--repeats", "1", "--scale", "0.0625", "--out", str(tmp_path)]) == 0
     found = json.loads((tmp_path / "bench.json").read_text())

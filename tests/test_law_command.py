@@ -246,7 +246,7 @@ def test_laws_and_their_help_import_no_jax(folder):
     code = (
         "import sys, toydepth.laws; from toydepth.cli import main; "
         "assert main(['law', 'fit', '--help']) == main(['law', '--help']) == 0; "
-        "assert main(['law', 'fit', 'planted.csv', '--fix', 'expected', '--draws', '2']) == 0; "
+        "assert main(['law', 'fit', 'planted.csv', '--fix', 'expected', '--draws', '2', '--no-page']) == 0; "
         "assert not {'jax', 'pooch'} & set(sys.modules), 'imported'"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ from scipy.optimize import least_squares
 
 from toydepth.fields import ConfigError
 from toydepth.laws import readers
-from toydepth.laws.comparison import compare, exclusion_scan
+from toydepth.laws.comparison import by_compute, compare, exclusion_scan
 from toydepth.laws.fitting import fit
 from toydepth.laws.law import EXPECTED, named
 from toydepth.laws.published import published
@@ -142,6 +142,13 @@ def test_the_better_law_has_the_lower_bic_and_predicts_held_out_rows_better():
     first, second = compare(Table(frame, "planted"), [named("parameters-tokens"), SHAPED.expected()])
     assert first.fit.law == SHAPED.expected()
     assert first.held_out.by_model < second.held_out.by_model
+
+
+def test_the_most_expensive_rows_are_held_out():
+    table = Table(planted(), "planted")
+    compute = table.compute()
+    assert [np.sum(mask) for mask in by_compute(table)] == [50, 35, 20]
+    assert all(compute[mask].min() >= compute[~mask].max() for mask in by_compute(table))
 
 
 # --- public tables ----------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def derive(folder: Path, options: FitOptions | None = None, out: Path | None = N
         from . import figures  # only here, since matplotlib takes its time
 
         with writable(out):
-            figures.draw(fits, runs, histories, out, caption)
+            figures.draw(fits, runs, histories, out, caption, store.pictured(folder))
     with writable(out):  # last, since it says which options the figures are of
         store.write_json(out / "exponents.json", record)
     return Derived(folder, out, options, runs, fits, caption, size, words, redrawn)

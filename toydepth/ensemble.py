@@ -78,7 +78,13 @@ class Member:
 
     def __post_init__(self) -> None:
         self.shape = Shape(problem_of(self.config), self.config.optimizer.name)
-        numbers = hyper_of(self.config) | optimizer_hyper(self.config)
+        its_own, numbers = hyper_of(self.config), optimizer_hyper(self.config)
+        if taken := sorted(its_own.keys() & numbers.keys()):
+            names = ", ".join(taken)
+            raise ConfigError(
+                f"problem={self.config.problem}: hyper_of has {names}; allowed are names that no optimizer has"
+            )
+        numbers |= its_own
         self.hyper = {name: np.float32(value) for name, value in numbers.items()}
 
     @property

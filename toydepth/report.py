@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from jinja2 import Environment, StrictUndefined
 
-from . import figures, store
+from . import figures, pages, store
 from .config import ConfigError
 from .derive import Derived, derive
 from .exponents import CONVERGED_ABOVE, Exponent, fitted, usable
@@ -24,7 +20,6 @@ from .regimes import CURVES, DEPTH, SEEDS, varying
 from .schemes import ORDERS
 
 PAGE = "report.html"
-TEMPLATE = Path(__file__).with_name("report.html.j2")
 RATE = "optimizer.lr"
 MOST_FINDINGS = 8  # regimes that get a sentence each; more are summed up
 NARROW, UNEVEN, POOR = 3.0, 0.5, 0.9  # range of x, spread of local slopes, R2: beyond these, a word of caution
@@ -52,15 +47,11 @@ def write(derived: Derived) -> Path:
         The page's path, in `derived.out`.
     """
     every = store.collect(derived.folder)
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"text": _text, "alpha": _alpha}
-    page = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+    page = pages.render(
+        "report.html.j2",
         name=derived.folder.resolve().name,
-        version=version("toydepth"),
-        date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         options=derived.asked,
         fitted=derived.runs.height,
-        looks={"light": figures.LIGHT, "dark": figures.DARK},
         **_found(derived, every),
         pictures=_pictures(derived),
         **_settings(derived.folder, every),
@@ -227,21 +218,8 @@ def _label(e: Exponent, fits: Sequence[Exponent]) -> str:
 def _pictures(derived: Derived) -> list[dict[str, str]]:
     fits, histories = derived.fits, store.histories(derived.folder)
     found = [f"{_label(e, fits)} {e.alpha:.2f}" for e in fits[:MOST_FINDINGS] if e.alpha is not None]
-    alt = f" (exponents: {'; '.join(found)}{' ...' if len(fits) > MOST_FINDINGS else ''})" if found else ""
-    return [
-        {
-            "title": panel.title,
-            "caption": panel.caption,
-            "alt": f"Chart: {panel.title}{alt}",
-            "light": _data(figures.svg(panel, figures.LIGHT)),
-            "dark": _data(figures.svg(panel, figures.DARK)),
-        }
-        for panel in figures.panels(fits, derived.runs, histories)
-    ]
-
-
-def _data(image: bytes) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(image).decode()
+    told = f"exponents: {'; '.join(found)}{' ...' if len(fits) > MOST_FINDINGS else ''}" if found else ""
+    return pages.pictures(figures.panels(fits, derived.runs, histories, store.pictured(derived.folder)), told)
 
 
 # --- settings, runs, provenance -----------------------------------------------------------------------------
@@ -314,19 +292,3 @@ def _duration(seconds: float) -> str:
     hours, minutes = divmod(minutes, 60)
     parts = [(hours, "h"), (minutes, "min"), (rest, "s")]
     return " ".join(f"{n} {unit}" for n, unit in parts if n) or "under a second"
-
-
-def _text(value: Any) -> str:
-    """A value for people: nothing for None, few digits for a float."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.0f}" if value.is_integer() and abs(value) < 1e6 else f"{value:.3g}"
-    return str(value)
-
-
-def _alpha(value: float | None) -> str:
-    """An exponent with two digits and a true minus sign; a dash where it is not known."""
-    return "\N{EN DASH}" if value is None else f"{value:.2f}".replace("-", "\N{MINUS SIGN}")

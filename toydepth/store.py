@@ -141,6 +141,11 @@ def arrays(folder: Path) -> dict[str, np.ndarray]:
         return {}
 
 
+def pictured(sweep: Path) -> Callable[[str], dict[str, np.ndarray]]:
+    """A run's id -> what it keeps for figures (see `arrays`)."""
+    return lambda run: arrays(run_folder(sweep, run))
+
+
 def _write_whole(path: Path, write: Callable[[IO[bytes]], Any], durable: bool) -> None:
     part = part_of(path)
     try:

@@ -52,7 +52,8 @@ def _pooled_sgd(e: Exponent) -> bool:
 
 
 def _strong(e: Exponent) -> bool:
-    return e.quantity == "loss" and (e.regime.get("student.decay") or 0.0) < 0
+    strong = (e.regime.get("student.decay") or 0.0) < 0
+    return e.quantity == "loss" and strong and e.regime.get("student.bias", 1.0) == 1.0
 
 
 def _teacher(kind: str) -> Callable[[Exponent], bool]:
@@ -73,7 +74,7 @@ TRIAD = (
     Expected(
         "width",
         "width_quick",
-        "superposition (rows pulled to norm 1), frequencies 1/i",
+        "superposition (rows pulled to norm 1), frequencies 1/i, the published start",
         _strong,
         1.0,
         "0.98 (0.89 to 1.01 for other frequencies)",

@@ -48,6 +48,6 @@ def short(value: float) -> str:
 def power_of_ten(value: float, digits: int = 1) -> str:
     """A number as mathematics: plain from 0.001 to 100,000, else times a power of ten."""
     if 1e-3 <= value < 1e5:
-        return f"{value:.{digits}g}"
+        return f"{float(f'{value:.{digits}g}'):g}"
     factor, _, power = f"{value:.{digits - 1}e}".partition("e")
     return f"10^{{{int(power)}}}" if float(factor) == 1 else rf"{factor}\times 10^{{{int(power)}}}"

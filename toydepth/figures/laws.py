@@ -60,8 +60,8 @@ def part_panels(fit: Fit, sizes: Sizes, loss: Float[np.ndarray, " rows"]) -> lis
 
 
 def _formula(fit: Fit, term: Term) -> str:
-    c, a = fit.values[term.coefficient], fit.values[term.exponent]
-    return rf"${power_of_ten(c, 3)}\,/\,{SYMBOLS[term.variable]}" + ("$" if a == 1 else f"^{{{a:.3g}}}$")
+    c, a = fit.values[term.coefficient], f"{fit.values[term.exponent]:.3g}"
+    return rf"${power_of_ten(c, 3)}\,/\,{SYMBOLS[term.variable]}" + ("$" if a == "1" else f"^{{{a}}}$")
 
 
 def _part(ax: Axes, look: Look, term: Term, formula: str, x: np.ndarray, part: np.ndarray, rest: np.ndarray) -> None:

@@ -134,8 +134,9 @@ def locate(name: str) -> Path:
     try:
         _download(dataset, cache / dataset.folder)
     except (ImportError, OSError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"{name}: not downloaded ({reason[:120]}); {_where_to_put(dataset, found)}") from error
+        text = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = "no connection" if "ConnectionPool" in text else text[:120]
+        raise ConfigError(f"{name}: not downloaded ({reason}); {_where_to_put(dataset, found)}") from error
     return found
 
 
