@@ -128,7 +128,7 @@ def test_looking_costs_nothing(training, capsys, words, shown):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("toydepth ", "run plan fit report"),
+        ("toydepth ", "run plan fit report law"),
         ("toydepth p", "plan"),
         ("toydepth run teacher=", "teacher=blocks teacher=independent teacher=mixed teacher=tied"),
         ("toydepth plan teacher=tied student.d", "student.depth="),

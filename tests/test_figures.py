@@ -171,7 +171,7 @@ CLASH = {(("teacher.hidden", a), ("student.hidden", b)): 1 + 0.1 * a for a in (1
         (over("student.scheme", "euler", "mine"), []),
         (RATES, ["alpha_vs_lr"]),
         (GRID, ["alpha_vs_temperature"]),
-        (CLASH, ["alpha_vs_teacher_hidden", "alpha_vs_student_hidden"]),
+        (CLASH, ["alpha_vs_teacher_hidden", "alpha_vs_student_hidden", "alpha_map"]),
     ],
 )
 def test_a_field_gets_a_picture_if_it_takes_three_numbers_or_is_the_scheme(alphas, expected):
