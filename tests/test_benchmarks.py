@@ -54,7 +54,7 @@ def wrong(work):
     if isinstance(work, TimeWork):
         return [*others, dataclasses.replace(work, rates=tuple(1.25 * rate for rate in work.rates))]
     if isinstance(work, WidthWork):
-        others.append(dataclasses.replace(work, decay=work.decay / 2))
+        others.append(dataclasses.replace(work, decay=20 * work.decay))  # at half of it nothing changes
     return [*others, dataclasses.replace(work, lr=1.25 * work.lr)]
 
 
