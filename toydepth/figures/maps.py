@@ -44,7 +44,7 @@ def _map(ax: Axes, look: Look, cells: dict[tuple[float, float], float], x: str, 
     ax.set_yticklabels([text(float(b)) for b in ys])
     assert ax.figure is not None
     ax.figure.colorbar(image, ax=ax, label=name)
-    brightness = image.cmap(image.norm(values))[..., :3] @ (0.3, 0.6, 0.1)
+    brightness = np.asarray(image.cmap(image.norm(values)))[..., :3] @ (0.3, 0.6, 0.1)
     for (a, b), alpha in cells.items() if len(cells) <= WRITTEN else []:
         column, row = xs.index(a), ys.index(b)
         ink = "white" if brightness[row, column] < 0.5 else "black"
