@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from toydepth import store
+from toydepth import files, store
 from toydepth.config import parse, resolve, run_id
 
 KINDS, DEPTHS, SEEDS = {"tied": 2.9, "independent": 1.1}, (2, 3, 4, 6, 8), 20
@@ -51,8 +51,8 @@ def _write_result(run: Path, loss: float) -> None:
     lines = [json.dumps(row | {"loss": loss, "loss_sem": loss / 50, "train_loss": loss}) for row in rows]
     for folder in (run, run / "twin"):
         (folder / "history.jsonl").write_text("\n".join(lines) + "\n")
-        store.write_json(folder / "result.json", result | {"commit": "abc1234"}, durable=False)
-    store.write_json(run / "status.json", {"status": "done", "message": "", "step": 8000}, durable=False)
+        files.write_json(folder / "result.json", result | {"commit": "abc1234"}, durable=False)
+    files.write_json(run / "status.json", {"status": "done", "message": "", "step": 8000}, durable=False)
 
 
 def _typed(*words: str) -> float:

@@ -1,6 +1,6 @@
 """Run folders with planted losses, as a sweep leaves them, written without training."""
 
-from toydepth import config, store
+from toydepth import config, files, store
 
 PLANTED = {"tied": 3.0, "independent": 1.0}
 MADE = {"versions": {"jax": "9.8.7"}, "device": "2 x abacus", "commit": "abc1234", "batching": "map"}
@@ -29,7 +29,7 @@ def write_run(
             half = loss * depth**gain
             result |= {"half_loss": half, "slope": -0.01 if gain < 0.1 else -0.7, "converged": gain < 0.1}
             (run / "twin").mkdir(exist_ok=True)
-            store.write_json(run / "twin" / "result.json", {"loss": half, "flops": flops / 2, "seconds": 1.0})
-        store.write_json(run / "result.json", result | MADE)
+            files.write_json(run / "twin" / "result.json", {"loss": half, "flops": flops / 2, "seconds": 1.0})
+        files.write_json(run / "result.json", result | MADE)
     store.write_status(run, status, 10, message)
     return run.name

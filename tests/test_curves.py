@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from toydepth import curves, derive, store
+from toydepth import curves, derive, files, store
 from toydepth.config import ConfigError
 from toydepth.exponents import fitted, members
 from toydepth.fit_options import FitOptions, declared
@@ -125,9 +125,9 @@ def folder(tmp_path):
         rows = histories[run["id"]].with_columns(pl.col("step").round().cast(pl.Int64)).unique("step").sort("step")
         rows = rows.with_columns(loss_sem=0.0, lr=0.1, train_loss=1.0, seconds=0.0)
         (path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows.to_dicts()))
-        store.write_json(path / "status.json", {"status": "done", "message": "", "step": 1})
+        files.write_json(path / "status.json", {"status": "done", "message": "", "step": 1})
         numbers = dict.fromkeys(("loss", "loss_sem", "loss_first", "loss_second"), 0.5)
-        store.write_json(
+        files.write_json(
             path / "result.json", numbers | {"status": "done", "steps": 1, "measures": {"weight_norm": 2.0}}
         )
     return sweep
@@ -135,7 +135,7 @@ def folder(tmp_path):
 
 def test_a_sweep_declares_its_fits_and_what_is_asked_for_wins(folder, capsys):
     fits = "--where \"optimizer.name = 'sgd'\"; --x step --best-over lr --by optimizer.name"
-    store.write_json(folder / "sweep.json", {"command": "toydepth run", "size": "tau", "fit": fits})
+    files.write_json(folder / "sweep.json", {"command": "toydepth run", "size": "tau", "fit": fits})
     derived = derive.derive(folder)
     assert [e.variable for e in derived.fits] == ["tau", "tau", "step", "step"]
     assert [e.regime.get("optimizer.lr") for e in derived.fits] == [0.1, 0.2, None, None]
@@ -158,7 +158,7 @@ def test_a_sweep_declares_its_fits_and_what_is_asked_for_wins(folder, capsys):
     ],
 )
 def test_what_cannot_be_fitted_is_refused_in_a_line(folder, options, said):
-    store.write_json(folder / "sweep.json", {"command": "toydepth run", "size": "tau"})
+    files.write_json(folder / "sweep.json", {"command": "toydepth run", "size": "tau"})
     with pytest.raises(ConfigError, match=said):
         derive.derive(folder, options, figure=False)
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from toydepth import debug, store
+from toydepth import debug, files, store
 from toydepth.cli import main
 from toydepth.config import parse
 from toydepth.ensemble import Member
@@ -107,7 +107,7 @@ def test_the_planted_layer_and_step_are_named(tmp_path, monkeypatch, capsys):
     message = f"diverged at step {steps.min()}: layer {steps.argmin() + 1} of {depth}: state is inf"
     assert message in capsys.readouterr().err
     (run,) = (tmp_path / "outputs" / "debug_nan" / "runs").iterdir()
-    assert store.read_json(run / "status.json") == {"status": "diverged", "message": message, "step": steps.min()}
+    assert files.read_json(run / "status.json") == {"status": "diverged", "message": message, "step": steps.min()}
 
 
 def test_step_by_step_is_the_engines_training(tmp_path):

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from run_folders import PLANTED, write_run
 
-from toydepth import config, derive, store
+from toydepth import config, derive, files
 from toydepth.cli import main
 from toydepth.fit_options import FitOptions
 
@@ -149,7 +149,7 @@ def test_figures_are_drawn_anew_where_those_there_are_of_other_options(sweep):
 
 @pytest.mark.parametrize("size", ["parameters", "student.depth"])
 def test_the_size_is_the_one_that_the_sweep_was_made_for(sweep, size, capsys):
-    store.write_json(sweep / "sweep.json", {"command": "toydepth run", "size": size})
+    files.write_json(sweep / "sweep.json", {"command": "toydepth run", "size": size})
     assert derive.derive(sweep, figure=False).caption == "toydepth run   (commit abc1234)"
     options, found = fitted()
     assert {options["x"], *(e["variable"] for e in found)} == {size}
@@ -158,7 +158,7 @@ def test_the_size_is_the_one_that_the_sweep_was_made_for(sweep, size, capsys):
 
 
 def test_where_a_sweep_has_no_size_it_must_be_said(sweep, capfd):
-    store.write_json(sweep / "sweep.json", {"command": "toydepth run", "size": None})
+    files.write_json(sweep / "sweep.json", {"command": "toydepth run", "size": None})
     assert typed("fit outputs/planted --x depth") == 0
     capfd.readouterr()
     with pytest.raises(config.ConfigError) as refused:

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 import toydepth
-from toydepth import store
+from toydepth import files, store
 
 pytestmark = pytest.mark.slow
 ROOT = Path(toydepth.__file__).parents[1]
@@ -114,7 +114,7 @@ def test_an_edited_block_gets_runs_of_its_own_and_leaves_the_others_alone(page):
     added = set(after) - set(before)
     assert len(added) == 4 and all("-Gated-" in name for name in added)
     assert "8 done (4 of them before)" in said(page, "+sweeps=gated")[1].out
-    configs = [store.read_json(path) for path in page[0].glob("outputs/gated/runs/*/config.json")]
+    configs = [files.read_json(path) for path in page[0].glob("outputs/gated/runs/*/config.json")]
     hashes = {(config["student"]["block"], config["runtime"]["source"]) for config in configs}
     assert len(hashes) == 3 and ("published", None) in hashes
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from toydepth import batches, engine, store, training
+from toydepth import batches, engine, files, store, training
 from toydepth.config import ConfigError, parse, replaced, resolve, run_id
 from toydepth.locks import Claim
 from toydepth.problems import problem_of
@@ -76,7 +76,7 @@ def test_a_grown_run_starts_where_its_shallower_one_ended(tmp_path):
     assert abs(start - end) < 0.25 * (fresh - end)
     # a smaller rate, also divided by the root of the depth
     assert rows["d4"]["lr"][0] == pytest.approx(0.3 * rows["d2"]["lr"][0] / 2**0.5)
-    result = store.read_json(next((tmp_path / "adhoc" / "runs").glob("*-d4-*")) / "result.json")
+    result = files.read_json(next((tmp_path / "adhoc" / "runs").glob("*-d4-*")) / "result.json")
     shallow, deep = (problem_of(resolve(config(depth, tmp_path))).flops() for depth in (2, 4))
     assert result["flops"] == 30 * (shallow + deep)
 
@@ -113,7 +113,7 @@ def test_a_run_does_not_grow_from_one_that_diverged(tmp_path, monkeypatch):
     summary = train([grown])
     assert summary.exit_code == 1 and summary.counts["failed"] == 1
     (run,) = (summary.folder / "runs").iterdir()
-    message = store.read_json(run / "status.json")["message"]
+    message = files.read_json(run / "status.json")["message"]
     assert "it grows from stages/" in message and "diverged at step 0" in message
 
 

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import toydepth
-from toydepth import cli, programs, store
+from toydepth import cli, files, programs, store
 from toydepth.config import SCHEMAS
 from toydepth.recorder import FolderRecorder
 
@@ -100,7 +100,7 @@ def test_an_interrupted_sweep_continues_bit_for_bit_and_a_finished_one_trains_no
         patch.setattr(FolderRecorder, "interrupted", lambda self: next(asked, True))
         patch.setattr("toydepth.engine.SECONDS_BETWEEN_LOOKS", 1e-4)
         assert typed(problem, SWEPT[problem]) == 1
-    begun = [store.read_json(path / "status.json") for path in runs().values()]
+    begun = [files.read_json(path / "status.json") for path in runs().values()]
     assert any(0 < status["step"] < 30 for status in begun)
     assert typed(problem, SWEPT[problem]) == 0
     assert all(equal(path, runs("undisturbed")[name]) for name, path in runs().items())

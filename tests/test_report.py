@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from run_folders import write_run
 
-from toydepth import figures, report, store
+from toydepth import figures, files, report, store
 from toydepth.cli import main
 from toydepth.derive import Derived, derive
 from toydepth.exponents import fit
@@ -67,7 +67,7 @@ def planted(tmp_path_factory):
     folder = sweep(tmp_path_factory.mktemp("work") / "planted")
     record = {"command": "toydepth run planted", "commands": ["toydepth run planted", "toydepth run more"]}
     fixed = {"student.block": "my_block.py:MyBlock", "optimizer.lr": 0.02, "teacher.rho": None}
-    store.write_json(folder / "sweep.json", record | {"fixed": fixed, "swept": {"student.depth": [8, 2, 4]}})
+    files.write_json(folder / "sweep.json", record | {"fixed": fixed, "swept": {"student.depth": [8, 2, 4]}})
     return folder, page_of(folder)
 
 
@@ -182,7 +182,7 @@ EVIL = "<script>alert(1)<!--\"'&amp;"
 def test_names_and_messages_are_text_whatever_they_hold(tmp_path):
     folder = sweep(tmp_path / EVIL.replace("/", ""), seeds=(0,))
     write_run(folder, "tied", 16, 0, status="failed", message=f"{EVIL} <img src=x>")
-    store.write_json(
+    files.write_json(
         folder / "sweep.json",
         {"command": f"run {EVIL}", "fixed": {f"student.{EVIL}": EVIL}, "swept": {"student.block": [EVIL, "b"]}},
     )
@@ -204,8 +204,8 @@ def limits(page):
 def changed(folder, pattern, path, **values):
     """Changes values of a file of the runs whose names match; returns their names."""
     for run in (found := sorted((folder / "runs").glob(pattern))):
-        tree = store.read_json(run / path)
-        store.write_json(
+        tree = files.read_json(run / path)
+        files.write_json(
             run / path,
             tree | {name: tree.get(name, {}) | v if isinstance(v, dict) else v for name, v in values.items()},
         )

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from toydepth import checkpoint, store
+from toydepth import checkpoint, files, store
 from toydepth.config import ConfigError, parse, resolve, run_id
 
 
@@ -35,7 +35,7 @@ def test_a_sweep_grows_but_refuses_a_changed_field(tmp_path):
     store.open_sweep(folder, [config(seed=2)], "more of a swept field")
     store.open_sweep(folder, [config(seed=2, student={"depth": d}) for d in (8, 4)], "a field becomes swept")
     store.open_sweep(folder, [config(seed=0, student={"depth": 16})], "more of it")
-    record = store.read_json(folder / "sweep.json")
+    record = files.read_json(folder / "sweep.json")
     assert record["swept"]["seed"] == [0, 1, 2]
     assert record["swept"]["student.depth"] == [8, 4, 16]
     assert "seed" not in record["fixed"]
@@ -67,7 +67,7 @@ def test_a_kind_that_uses_one_more_field_may_join(tmp_path):
 def test_adhoc_may_mix(tmp_path):
     store.open_sweep(tmp_path / "adhoc", [config(sweep={})], "a")
     store.open_sweep(tmp_path / "adhoc", [config(sweep={}, train={"steps": 20})], "b")
-    assert store.read_json(tmp_path / "adhoc" / "sweep.json")["command"] == "b"
+    assert files.read_json(tmp_path / "adhoc" / "sweep.json")["command"] == "b"
 
 
 @pytest.mark.parametrize("where", ["s", "."])
@@ -128,7 +128,7 @@ def test_what_is_damaged_is_passed_over_with_one_line_that_names_it(tmp_path, ca
     store.write_config(run, config())
     for step in (0, 10):
         store.append_history(run, ROW | {"step": step})
-    store.write_json(run / "result.json", RESULT)
+    files.write_json(run / "result.json", RESULT)
     store.write_status(run, "done", 10)
     whole = store.collect(tmp_path)
     with (run / name).open("a" if name == "history.jsonl" else "w") as file:
@@ -152,7 +152,7 @@ def test_collect_reads_folders_alone_and_unused_fields_are_null(tmp_path):
         run = store.run_folder(folder, run_id(one))
         store.write_config(run, one)
         if i < 3:
-            store.write_json(run / "result.json", {"status": "done", "loss": 0.5, "steps": 10, "converged": None})
+            files.write_json(run / "result.json", {"status": "done", "loss": 0.5, "steps": 10, "converged": None})
             store.write_status(run, "done", 10)
     (folder / "runs" / "stray").mkdir()
     runs = store.collect(folder)
@@ -164,9 +164,9 @@ def test_collect_reads_folders_alone_and_unused_fields_are_null(tmp_path):
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):
     path = tmp_path / "result.json"
-    store.write_json(path, {"a": 1})
+    files.write_json(path, {"a": 1})
     with pytest.raises(TypeError):
-        store.write_json(path, {"a": object()})
+        files.write_json(path, {"a": object()})
     assert json.loads(path.read_text()) == {"a": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from . import store
+from . import files
 
 Tree = Any
 SEAL = "seal.json"  # in a checkpoint's folder: the CRC-32 of every file (Orbax notices lost bytes, not changed ones)
@@ -33,13 +33,13 @@ def save(path: Path, tree: Tree) -> None:
 
 
 def _save(path: Path, tree: Tree, notes: Mapping[str, Any]) -> None:
-    part = store.part_of(path)
+    part = files.part_of(path)
     try:
         _make_room(part, sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(tree)) + OVERHEAD)
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
             checkpointer.save(part.absolute(), args=ocp.args.PyTreeSave(_named(tree)))
-        files = {str(file.relative_to(part)): _digest(file) for file in sorted(part.rglob("*")) if file.is_file()}
-        store.write_json(part / SEAL, {"crc32": files, "notes": notes})
+        digests = {str(file.relative_to(part)): _digest(file) for file in sorted(part.rglob("*")) if file.is_file()}
+        files.write_json(part / SEAL, {"crc32": digests, "notes": notes})
         shutil.rmtree(path, ignore_errors=True)
         os.replace(part, path)
     finally:

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from . import exponents
 from .exponents import Exponent
 from .fit_options import Range
-from .regimes import CURVES, SEEDS, roles
+from .regimes import SEEDS, roles
 
 Window = tuple[float, float]
 
@@ -185,6 +185,3 @@ def _mean_curve(rows: pl.DataFrame, variable: str) -> tuple[np.ndarray, np.ndarr
     mean = rows.group_by(variable).agg(pl.col("loss").log().mean().exp(), pl.len()).sort(variable)
     mean = mean.filter(pl.col("len") == pl.col("len").max())
     return mean[variable].to_numpy(), mean["loss"].to_numpy()
-
-
-__all__ = ["CURVES", "find_window", "fit", "points"]

@@ -13,7 +13,7 @@ import polars as pl
 from rich.console import Console
 from rich.table import Table
 
-from . import best, curves, exponents, store
+from . import best, curves, exponents, files, store
 from .config import ConfigError
 from .exponents import Exponent
 from .fit_options import FitOptions, declared
@@ -55,7 +55,7 @@ def derive(folder: Path, options: FitOptions | None = None, out: Path | None = N
     table = store.collect(folder)
     if table.is_empty():
         raise ConfigError(f"{folder}: no runs in it (a sweep's folder has them in runs/)")
-    size = store.read_json(folder / "sweep.json").get("size", DEPTH)  # which older folders do not have
+    size = files.read_json(folder / "sweep.json").get("size", DEPTH)  # which older folders do not have
     size = size if isinstance(size, str | None) else DEPTH
     asked = [options] if options not in (None, FitOptions()) else _declared(folder)
     histories = store.histories(folder)
@@ -76,14 +76,14 @@ def derive(folder: Path, options: FitOptions | None = None, out: Path | None = N
     fit = [asdict(one.options) for one in found]
     record = json.loads(json.dumps({"fit": fit if len(fit) > 1 else fit[0], "exponents": exponents.to_dicts(fits)}))
     redrawn = figure or not (out / "alpha.png").exists()
-    redrawn = redrawn or store.read_json(out / "exponents.json").get("fit") != record["fit"]
+    redrawn = redrawn or files.read_json(out / "exponents.json").get("fit") != record["fit"]
     if redrawn:
         from . import figures  # only here, since matplotlib takes its time
 
         with writable(out):
             figures.draw(fits, runs, histories, out, caption, store.pictured(folder))
     with writable(out):  # last, since it says which options the figures are of
-        store.write_json(out / "exponents.json", record)
+        files.write_json(out / "exponents.json", record)
     return Derived(folder, out, options, runs, fits, caption, size, words, redrawn)
 
 
@@ -98,7 +98,7 @@ class _Fitted:
 
 def _declared(folder: Path) -> list[FitOptions]:
     """The fits that a sweep declares; one with the default options if it does not."""
-    text = store.read_json(folder / "sweep.json").get("fit")
+    text = files.read_json(folder / "sweep.json").get("fit")
     return (declared(text) if isinstance(text, str) else []) or [FitOptions()]
 
 

@@ -28,7 +28,7 @@ import submitit
 from submitit.core.utils import DelayedSubmission, FailedJobError
 from tqdm import tqdm
 
-from . import ensemble, store
+from . import ensemble, files, store
 from .cluster import PREFIX, Cluster
 from .config import ConfigError, RunConfig, parse, resolve, run_id
 from .devices import setup, usable_cores
@@ -98,7 +98,7 @@ class Job:
         """{id: resolved config} of the runs."""
         configs = {}
         for name in self.names:
-            tree = store.read_json(store.run_folder(self.folder, name) / "config.json")
+            tree = files.read_json(store.run_folder(self.folder, name) / "config.json")
             config = resolve(parse(tree), self.platform)
             if run_id(config) != name:
                 raise ConfigError(f"{name}: its code has changed since the job was submitted; repeat the command")

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from tqdm import tqdm
 
-from . import checkpoint, store
+from . import checkpoint, files, store
 from .config import has_twin
 from .engine import Outcome, finite
 from .ensemble import Member, Shape, parameters
@@ -97,7 +97,7 @@ class FolderRecorder:
             result, path = self._result(member, outcome), store.run_folder(self.folder, member.name)
             if member.config.grows() and outcome.status == "done":
                 self._jobs.put(run, lambda: _keep_params(path, member))
-            self._jobs.put(run, lambda: store.write_json(path / "result.json", result))
+            self._jobs.put(run, lambda: files.write_json(path / "result.json", result))
         else:
             self.losses.pop(run, None)
         if "run" in ended and (half := self._half_loss(run, ended)) is not None:
@@ -162,7 +162,7 @@ class FolderRecorder:
         message, unsaid = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}", ""
         try:
             store.write_status(folder, "failed", 0, message)
-            store.write_text(folder / "error.log", "".join(traceback.format_exception(error)))
+            files.write_text(folder / "error.log", "".join(traceback.format_exception(error)))
         except OSError as second:
             unsaid = f" (nor could its status be written: {second.strerror})"
         log.error("%s failed: %s%s", run, message, unsaid)
@@ -192,7 +192,7 @@ class FolderRecorder:
         result["converged"] = slope > CONVERGED_ABOVE if math.isfinite(slope) else None
         if outcome.status == "done":
             _keep_params(folder, member)
-        store.write_json(folder / "result.json", result)
+        files.write_json(folder / "result.json", result)
         store.write_status(folder, outcome.status, member.step, outcome.message)
         self.done += not run.startswith(store.STAGES)
 
@@ -260,13 +260,13 @@ def resume(sweep: Path, member: Member) -> None:
     """
     folder = store.run_folder(sweep, member.name)
     folder.mkdir(parents=True, exist_ok=True)
-    store.remove_parts(folder)
+    files.remove_parts(folder)
 
     def fits(step: int, notes: Mapping[str, Any]) -> bool:
         now = store.history_digest(folder, step or -1)
         sound = notes.get("history", now) == now  # an earlier version noted nothing
         if not sound:
-            store.pass_over(folder / "history.jsonl", f"damaged before step {step}; an earlier checkpoint is taken")
+            files.pass_over(folder / "history.jsonl", f"damaged before step {step}; an earlier checkpoint is taken")
         return sound
 
     found = None
@@ -308,7 +308,7 @@ def _final_params(sweep: Path, parent: Member) -> Tree:
     for name in dict.fromkeys((parent.name, parent.name.removeprefix(store.STAGES))):
         folder = store.run_folder(sweep, name)
         if store.result(folder).get("status") == "diverged":
-            said = store.read_json(folder / "status.json").get("message", "diverged")
+            said = files.read_json(folder / "status.json").get("message", "diverged")
             raise checkpoint.CheckpointError(f"it grows from {parent.name}, which {said}")
         for path, wanted in (("params", whole["state"]["params"]), (f"checkpoint/{parent.steps}", whole)):
             if (folder / path).exists():
@@ -331,7 +331,7 @@ def _keep_params(folder: Path, member: Member) -> None:
     tree = checkpoint.restore(folder / "checkpoint" / str(member.step), template(member.shape))
     checkpoint.save(folder / "params", tree["state"]["params"])
     if arrays := member.shape.problem.pictured(tree["state"]["params"]):
-        store.write_arrays(folder / "arrays.npz", {name: np.asarray(array) for name, array in arrays.items()})
+        files.write_arrays(folder / "arrays.npz", {name: np.asarray(array) for name, array in arrays.items()})
 
 
 @functools.cache

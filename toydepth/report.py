@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from . import figures, pages, store
+from . import figures, files, pages, store
 from .config import ConfigError
 from .derive import Derived, derive
 from .exponents import CONVERGED_ABOVE, Exponent, fitted, usable
@@ -61,7 +61,7 @@ def write(derived: Derived) -> Path:
     path = derived.out / PAGE
     try:
         derived.out.mkdir(parents=True, exist_ok=True)
-        store.write_text(path, page)
+        files.write_text(path, page)
     except OSError as error:
         raise ConfigError(f"--out {derived.out}: cannot be written to: {error.strerror}") from error
     return path
@@ -227,7 +227,7 @@ def _pictures(derived: Derived) -> list[dict[str, str]]:
 
 def _settings(folder: Path, runs: pl.DataFrame) -> dict[str, Any]:
     """The values of every field in use, by section; of the table where sweep.json is lost."""
-    record = store.read_json(folder / "sweep.json")
+    record = files.read_json(folder / "sweep.json")
     fixed, swept = record.get("fixed"), record.get("swept")
     if isinstance(fixed, dict) and isinstance(swept, dict):
         values = {name: [value] for name, value in fixed.items()} | swept
@@ -268,8 +268,8 @@ def _runs(runs: pl.DataFrame) -> dict[str, Any]:
 
 def _made(folder: Path, runs: pl.DataFrame) -> dict[str, str]:
     """Versions, devices, commits, time and FLOPs of the finished runs and their twins."""
-    results = [store.read_json(store.run_folder(folder, run) / "result.json") for run in runs["id"]]
-    twins = [store.read_json(store.run_folder(folder, run + store.TWIN) / "result.json") for run in runs["id"]]
+    results = [files.read_json(store.run_folder(folder, run) / "result.json") for run in runs["id"]]
+    twins = [files.read_json(store.run_folder(folder, run + store.TWIN) / "result.json") for run in runs["id"]]
     versions: dict[str, set[str]] = {}
     for result in results:
         for package, found in (result.get("versions") or {}).items():

@@ -13,22 +13,19 @@ outputs/<sweep>/            sweep.json  runs.parquet  exponents.csv  exponents.j
 from __future__ import annotations
 
 import json
-import logging
 import os
-import secrets
 import shutil
-import zipfile
 import zlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
 
-from . import locks
+from . import files, locks
 from .config import ConfigError, RunConfig, flatten, matters, own_code, parse, recorded, replaced
 from .extension import file_of
 
@@ -54,9 +51,6 @@ ENDED = ("done", "diverged")  # what is not trained again
 STATUS = (*ENDED, "running", "failed")
 STAGES = "stages/"  # before a run's id: a run that only serves grown ones as a start
 TWIN = "/twin"  # behind a run's id: the name of its twin
-PART = ".part-"  # in the name of what is still being written; it begins with a dot
-log = logging.getLogger(__name__)
-_passed_over: set[Path] = set()
 
 
 def sweep_folder(config: RunConfig) -> Path:
@@ -91,54 +85,9 @@ def promote(sweep: Path, name: str) -> None:
             os.replace(stage, run)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; empty if there is none or it is damaged."""
-    try:
-        found = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    except (OSError, ValueError, RecursionError) as error:
-        pass_over(path, str(error).partition("\n")[0] if isinstance(error, OSError) else "damaged")
-        return {}
-    if not isinstance(found, dict):
-        pass_over(path, "damaged")
-        return {}
-    return found
-
-
-def pass_over(path: Path, why: str) -> None:
-    """Says that a file is damaged; once for each."""
-    if path not in _passed_over:
-        _passed_over.add(path)
-        log.warning("passed over %s: %s", path, why)
-
-
-def write_json(path: Path, value: Mapping[str, Any], durable: bool = True) -> None:
-    """Writes an object whole or not at all."""
-    write_text(path, json.dumps(value, indent=1) + "\n", durable)
-
-
-def write_text(path: Path, text: str, durable: bool = True) -> None:
-    """Writes a file whole or not at all: beside its place, flushed to disk if `durable`, then moved there."""
-    _write_whole(path, lambda file: file.write(text.encode()), durable)
-
-
-def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes named arrays (npz), as `write_text` does."""
-    _write_whole(path, lambda file: np.savez(file, **arrays), True)  # type: ignore[arg-type]
-
-
 def arrays(folder: Path) -> dict[str, np.ndarray]:
-    """What a finished run's `arrays.npz` holds; empty where there is none, or no sound one."""
-    path = folder / "arrays.npz"
-    try:
-        with np.load(path) as found:
-            return dict(found)
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, zipfile.BadZipFile):
-        pass_over(path, "damaged")
-        return {}
+    """What a finished run keeps for figures; nothing if that is lost."""
+    return files.read_arrays(folder / "arrays.npz")
 
 
 def pictured(sweep: Path) -> Callable[[str], dict[str, np.ndarray]]:
@@ -146,36 +95,9 @@ def pictured(sweep: Path) -> Callable[[str], dict[str, np.ndarray]]:
     return lambda run: arrays(run_folder(sweep, run))
 
 
-def _write_whole(path: Path, write: Callable[[IO[bytes]], Any], durable: bool) -> None:
-    part = part_of(path)
-    try:
-        with part.open("wb") as file:
-            write(file)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def part_of(path: Path) -> Path:
-    """A name beside a path for what will take its place when complete."""
-    return path.with_name(f".{path.name}{PART}{secrets.token_hex(4)}")
-
-
-def remove_parts(folder: Path) -> None:
-    """Removes what a kill left half written in a run's folder, which nobody else may be training."""
-    for part in (*folder.glob(f".*{PART}*"), *folder.glob(f"checkpoint/.*{PART}*")):
-        if part.is_dir():
-            shutil.rmtree(part, ignore_errors=True)
-        else:
-            part.unlink(missing_ok=True)
-
-
 def write_status(folder: Path, status: str, step: int, message: str = "") -> None:
     """Says how a run stands: done | running | failed | diverged."""
-    write_json(folder / "status.json", {"status": status, "message": message, "step": step}, status != "running")
+    files.write_json(folder / "status.json", {"status": status, "message": message, "step": step}, status != "running")
 
 
 def status(folder: Path) -> str:
@@ -186,9 +108,9 @@ def status(folder: Path) -> str:
 def _standing(folder: Path) -> dict[str, Any]:
     """A run's status.json; empty if there is none or it is damaged."""
     path = folder / "status.json"
-    found = read_json(path)
+    found = files.read_json(path)
     if found and not (found.get("status") in STATUS and isinstance(found.get("message", ""), str)):
-        pass_over(path, "damaged")
+        files.pass_over(path, "damaged")
         return {}
     return found
 
@@ -196,12 +118,12 @@ def _standing(folder: Path) -> dict[str, Any]:
 def result(folder: Path) -> dict[str, Any]:
     """What a run or a twin came to; empty if it has not ended, or what is there is no result."""
     path = folder / "result.json"
-    found = read_json(path)
+    found = files.read_json(path)
     status, loss = found.get("status", "done"), found.get("loss")
     kinds = {name: (bool,) if dtype == pl.Boolean else (int, float) for name, dtype in RESULT.items()}
     numbers = all(found.get(name) is None or type(found[name]) in kinds[name] for name in RESULT)
     if found and not (numbers and status in ENDED and (status == "diverged" or loss is not None)):
-        pass_over(path, "damaged")
+        files.pass_over(path, "damaged")
         return {}
     return found
 
@@ -215,7 +137,7 @@ def settled(folder: Path) -> bool:
     """Whether a run has its result; its status then says so, even if a kill or damage came in between."""
     found = result(folder)
     if found and status(folder) not in ENDED:
-        remove_parts(folder)
+        files.remove_parts(folder)
         stands, step = found.get("status", "done"), found.get("steps", 0)
         write_status(folder, stands, step, "" if stands == "done" else f"diverged by step {step}")
     return bool(found)
@@ -231,7 +153,7 @@ def cut_history(folder: Path, step: int) -> None:
     """Removes the history after a step, and whatever in it is damaged."""
     path = folder / "history.jsonl"
     if path.exists():
-        write_text(path, _text(row for row in _rows(path) if row["step"] <= step))
+        files.write_text(path, _text(row for row in _rows(path) if row["step"] <= step))
 
 
 def history_digest(folder: Path, step: int) -> int:
@@ -259,7 +181,7 @@ def check_sweep(folder: Path, configs: Sequence[RunConfig]) -> dict[str, list[An
             raise ConfigError(f"sweep.root, sweep.name: {path} is a file; a folder for the runs is needed there")
     now = _values(map(matters, configs))
     mixes = configs[0].runtime.debug or configs[0].sweep.name in (None, ADHOC)
-    return now if mixes else _joined(folder, read_json(folder / "sweep.json"), now)
+    return now if mixes else _joined(folder, files.read_json(folder / "sweep.json"), now)
 
 
 def open_sweep(folder: Path, configs: Sequence[RunConfig], command: str) -> None:
@@ -275,11 +197,11 @@ def open_sweep(folder: Path, configs: Sequence[RunConfig], command: str) -> None
             values = check_sweep(folder, configs)
             swept = {name: found for name, found in values.items() if len(found) > 1}
             fixed = {name: found[0] for name, found in values.items() if len(found) == 1}
-            earlier = read_json(folder / "sweep.json").get("commands")
+            earlier = files.read_json(folder / "sweep.json").get("commands")
             commands = [*earlier, command] if isinstance(earlier, list) else [command]
             record = {"command": command, "commands": commands, "size": configs[0].size, "fit": configs[0].sweep.fit}
             record |= {"fixed": fixed, "swept": swept}
-            write_json(folder / "sweep.json", record)
+            files.write_json(folder / "sweep.json", record)
 
 
 @contextmanager
@@ -350,7 +272,7 @@ def fields(run: Path) -> dict[str, Any]:
 
 def _tree(run: Path) -> dict[str, Any]:
     """A run's config as it was written; empty if it has none or it is damaged."""
-    tree = read_json(run / "config.json")
+    tree = files.read_json(run / "config.json")
     return tree if isinstance(tree.get("problem", ""), str) else {}
 
 
@@ -376,8 +298,8 @@ def write_config(folder: Path, config: RunConfig) -> None:
         at[field] = value
     with into(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        if read_json(folder / "config.json") != tree:
-            write_json(folder / "config.json", tree)
+        if files.read_json(folder / "config.json") != tree:
+            files.write_json(folder / "config.json", tree)
         for field, reference in own_code(config).items():
             copy = _copy(folder, field)
             copy.parent.mkdir(exist_ok=True)
@@ -402,7 +324,7 @@ def provenance(folder: Path) -> str:
     """The command that made a sweep, and the commits of its finished runs."""
     results = (result(path) for path in (folder / "runs").glob("*"))
     commits = sorted({str(found["commit"]) for found in results if found.get("commit")})
-    command = str(read_json(folder / "sweep.json").get("command", ""))
+    command = str(files.read_json(folder / "sweep.json").get("command", ""))
     return command + (f"   (commit {', '.join(commits)})" if commits else "")
 
 
@@ -415,7 +337,7 @@ def _row(run: Path) -> dict[str, Any]:
     """A run's row of the table; empty if it does not say what it is."""
     stands, found, known = _standing(run), result(run), fields(run)
     if not known:
-        pass_over(run / "config.json", "damaged, or of another version")
+        files.pass_over(run / "config.json", "damaged, or of another version")
         return {}
     status = found.get("status", "done") if found else stands.get("status", "running")
     row = {"id": run.name, "status": "running" if status == "done" and not found else status}
@@ -438,7 +360,7 @@ def _rows(path: Path) -> Iterable[dict[str, Any]]:
         except (ValueError, RecursionError):
             row = None
         if not isinstance(row, dict) or not _sound(row) or row["step"] <= last:
-            pass_over(path, "some of its lines are damaged")
+            files.pass_over(path, "some of its lines are damaged")
             continue
         last = row["step"]
         yield row

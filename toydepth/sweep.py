@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import cluster, derive, store
+from . import cluster, derive, files, store
 from .config import ConfigError, RunConfig, own_code, resolve, run_id
 from .devices import setup
 from .locks import Holder
@@ -176,7 +176,7 @@ def _report(summary: Summary, runs: Sequence[_Run], trained: bool) -> None:
     if derived is not None:
         derive.print_table(derived)
     for run in runs:
-        status = store.read_json(store.run_folder(summary.folder, run.name) / "status.json")
+        status = files.read_json(store.run_folder(summary.folder, run.name) / "status.json")
         if status.get("status") in ("diverged", "failed"):
             log.warning("%s: %s", run.name, status["message"])
     grown = ", or grow from what it trains" * any(run.config.parent() is not None for run in runs)

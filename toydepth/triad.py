@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from . import figures, pages, store
+from . import figures, files, pages, store
 from .config import ConfigError
 from .derive import Derived, derive, writable
 from .exponents import Exponent
@@ -130,7 +130,7 @@ def write(root: Path, out: Path) -> Path:
     )
     with writable(out):
         out.mkdir(parents=True, exist_ok=True)
-        store.write_text(out / PAGE, page)
+        files.write_text(out / PAGE, page)
     return out / PAGE
 
 

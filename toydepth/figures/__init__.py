@@ -99,8 +99,8 @@ def alpha_figure(
     commit) goes into the last line, after the number of runs left out.
     """
     regimes = [e.regime for e in exponents]
-    lines = [wrap(_plain(f"{words(e.regime, regimes)}  -  {_headline(e, exponents)}"), 150) for e in exponents]
-    footer = wrap("   ".join(part for part in (_left_out(exponents), _plain(caption)) if part), 190)
+    lines = [wrap(plain(f"{words(e.regime, regimes)}  -  {_headline(e, exponents)}"), 150) for e in exponents]
+    footer = wrap("   ".join(part for part in (_left_out(exponents), plain(caption)) if part), 190)
     # Heights in inches, so that the panels keep theirs however many regimes there are.
     text_height = 0.2 * (sum(map(len, lines)) + len(footer)) + 0.25
     with matplotlib.rc_context(LIGHT.style()):
@@ -116,10 +116,10 @@ def alpha_figure(
         if handles:
             below.legend(handles, ["\n".join(text) for text in lines], loc="upper left", borderaxespad=0)
         below.text(0, 0, "\n".join(footer), fontsize=8, color=LIGHT.grey, va="bottom", transform=below.transAxes)
-        _save(figure, Path(path))
+        save(figure, Path(path))
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Text whose dollar signs are dollar signs, and not mathematics."""
     return text.replace("$", r"\$")
 
@@ -148,7 +148,7 @@ def _of_one_quantity(exponents: Sequence[Exponent]) -> list[Exponent]:
 
 
 def _panel_figure(panel: Panel, path: Path, caption: str) -> None:
-    footer = [*wrap(panel.caption, 112), *wrap(_plain(caption.strip()), 112)]
+    footer = [*wrap(panel.caption, 112), *wrap(plain(caption.strip()), 112)]
     with matplotlib.rc_context(LIGHT.style()):
         height = 4.3 + panel.legend_inches + 0.16 * len(footer)
         figure = Figure(figsize=(7.2, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
@@ -157,10 +157,10 @@ def _panel_figure(panel: Panel, path: Path, caption: str) -> None:
         legend_below(ax, LIGHT, panel)
         ax.set_title(panel.title)
         figure.supxlabel("\n".join(footer), x=0.02, ha="left", fontsize=8, color=LIGHT.grey)
-        _save(figure, path)
+        save(figure, path)
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     """Writes beside the place and moves there, so that no reader sees half a file."""
     part = path.with_name(f".{os.getpid()}-{path.name}")
     try:

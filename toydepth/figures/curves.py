@@ -15,7 +15,7 @@ from .. import theory
 from ..curves import points
 from ..exponents import Exponent, members, usable
 from ..regimes import CURVES
-from .style import Look, Panel, limit_to, log_x, marker, say_if_empty, words
+from .style import Look, Panel, draw_levels, limit_to, log_x, marker, say_if_empty, words
 from .theory import course_panel, softmax_panels
 
 Curve = tuple[np.ndarray, np.ndarray]
@@ -43,8 +43,15 @@ def panels(exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping
             )
         )
         slopes = f"slopes_{name}", f"Local slopes along {name}"
+        expected = 1 / 3 if _quantity(exponents) == "loss" and _of_heads(histories) else None  # arXiv 2602.03685
         caption = f"The exponent between {PER_DECADE} points per decade of {name}: level where one power law holds."
-        found.append(Panel(*slopes, caption, partial(_slopes, shown=shown, name=name)))
+        found.append(
+            Panel(
+                *slopes,
+                caption,
+                partial(_slopes, shown=shown, name=name, quantity=_quantity(exponents), expected=expected),
+            )
+        )
     return found
 
 
@@ -74,8 +81,11 @@ def theory_panels(
 ) -> list[Panel]:
     """The theory of an aligned softmax head, and its course beside what was measured at the lowest temperature."""
     given = {name: runs[name].unique().to_list() for name in HEAD if name in runs.columns}
-    heads = any("logit_std" in history.columns for history in histories.values())
-    if not heads or any(len(given.get(name, [])) != 1 for name in HEAD) or given["target.loss"] != ["kl"]:
+    if (
+        not _of_heads(histories)
+        or any(len(given.get(name, [])) != 1 for name in HEAD)
+        or given["target.loss"] != ["kl"]
+    ):
         return []
     measured: dict[float, dict[str, Curve]] = {}
     for e in exponents:
@@ -119,8 +129,7 @@ def _curves(
 ) -> None:
     few = len(shown) <= LABELLED
     for i, e, line in shown:
-        x, mean, colour = line["x"].to_numpy(), line["mean"].to_numpy(), look.colour(i)
-        ax.plot(x, mean, color=look.mix(colour, 0.55), linewidth=1)
+        x, mean, colour = _drawn(ax, look, i, line)
         if few:
             ax.fill_between(x, line["low"], line["high"], color=colour, alpha=0.15, linewidth=0)
         if e.law is None or e.x_min is None or e.x_max is None:
@@ -139,7 +148,21 @@ def _curves(
     say_if_empty(ax, look, "no evaluations")
 
 
-def _slopes(ax: Axes, look: Look, shown: Sequence[tuple[int, Exponent, pl.DataFrame]], name: str) -> None:
+def _drawn(ax: Axes, look: Look, i: int, line: pl.DataFrame) -> tuple[np.ndarray, np.ndarray, str]:
+    """Draws a whole curve, faintly; returns its x and mean, and its regime's colour."""
+    x, mean, colour = line["x"].to_numpy(), line["mean"].to_numpy(), look.colour(i)
+    ax.plot(x, mean, color=look.mix(colour, 0.55), linewidth=1)
+    return x, mean, colour
+
+
+def _slopes(
+    ax: Axes,
+    look: Look,
+    shown: Sequence[tuple[int, Exponent, pl.DataFrame]],
+    name: str,
+    quantity: str,
+    expected: float | None,
+) -> None:
     values = []
     for i, e, line in shown:
         x, slope = local_slopes(line["x"].to_numpy(), line["mean"].to_numpy())
@@ -151,11 +174,10 @@ def _slopes(ax: Axes, look: Look, shown: Sequence[tuple[int, Exponent, pl.DataFr
         ax.plot(x[inside], slope[inside], color=look.colour(i), marker=marker(i), markersize=4, linewidth=1.8)
         values += [*slope[inside], e.alpha or 0.0]
     _fit_axes(ax, shown)
-    ax.set(xlabel=name, ylabel=f"$-$ d log loss / d log {name}")
+    ax.set(xlabel=name, ylabel=f"$-$ d log {quantity} / d log {name}")
     if values:
-        ax.axhline(1 / 3, color=look.grey, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-        ax.annotate("1/3", (1, 1 / 3), (3, 0), ("axes fraction", "data"), "offset points", va="center", color=look.grey)
-        limit_to(ax, [*values, 1 / 3, 0.0], [])
+        draw_levels(ax, look, {} if expected is None else {expected: "1/3"})
+        limit_to(ax, [*values, expected or 0.0, 0.0], [])
     say_if_empty(ax, look, "too few evaluations")
 
 
@@ -164,8 +186,7 @@ def _quantity_curves(
 ) -> None:
     few = len(shown) <= LABELLED
     for i, e, line in shown:
-        x, mean, colour = line["x"].to_numpy(), line["mean"].to_numpy(), look.colour(i)
-        ax.plot(x, mean, color=look.mix(colour, 0.55), linewidth=1)
+        x, mean, colour = _drawn(ax, look, i, line)
         inside = (x >= (e.x_min or np.inf) * (1 - 1e-9)) & (x <= (e.x_max or 0.0) * (1 + 1e-9))
         if inside.sum() > 1:
             ax.plot(x[inside], mean[inside], color=colour, linewidth=2.2)
@@ -202,6 +223,11 @@ def _limit_y(ax: Axes, shown: Sequence[tuple[int, Exponent, pl.DataFrame]]) -> N
     low = ax.get_ylim()[0]
     if lowest and low < min(lowest) / 3:
         ax.set_ylim(bottom=min(lowest) / 3)
+
+
+def _of_heads(histories: Mapping[str, pl.DataFrame]) -> bool:
+    """Whether these are histories of softmax heads, which alone have logits to record."""
+    return any("logit_std" in history.columns for history in histories.values())
 
 
 def _quantity(exponents: Sequence[Exponent]) -> str:

@@ -10,7 +10,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from . import _plain, _save
+from . import plain, save
 from .style import LIGHT, Panel
 
 PANEL_INCHES = (4.4, 3.7)
@@ -29,7 +29,7 @@ def sheet(panels: Sequence[Panel], path: Path, caption: str = "", columns: int =
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     width = max(columns * PANEL_INCHES[0], 6.4)
-    captions = (*dict.fromkeys(panel.caption for panel in panels), _plain(caption.strip()))
+    captions = (*dict.fromkeys(panel.caption for panel in panels), plain(caption.strip()))
     lines = [line for text in captions for line in wrap(text, int(width * LETTERS_PER_INCH))]
     with matplotlib.rc_context(LIGHT.style()):
         size = width, rows * PANEL_INCHES[1] + LINE_INCHES * len(lines) + 0.1
@@ -39,5 +39,5 @@ def sheet(panels: Sequence[Panel], path: Path, caption: str = "", columns: int =
             panel.draw(ax, LIGHT)
             ax.set_title(panel.title)
         figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=8, color=LIGHT.grey)
-        _save(figure, path)
+        save(figure, path)
     return path

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import pages
 from ..derive import writable
-from ..store import write_text
+from ..files import write_text
 from . import capacity, pictures
 from .consequences import best_shape, frontier, ratios_within
 from .intervals import Interval, percentiles

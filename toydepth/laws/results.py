@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from ..derive import writable
-from ..store import write_json
+from ..files import write_json
 from .comparison import Compared
 from .study import Study, as_json
 
