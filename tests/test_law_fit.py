@@ -12,7 +12,7 @@ from toydepth.laws.comparison import by_compute, compare, exclusion_scan
 from toydepth.laws.fitting import fit
 from toydepth.laws.law import EXPECTED, named
 from toydepth.laws.published import published
-from toydepth.laws.study import study
+from toydepth.laws.studies import study
 from toydepth.laws.tables import Table, ready
 
 OTHER = {"c_m": 20.0, "c_l": 2.0, "c_D": 2e4, "a_m": 0.5, "a_l": 0.6, "a_D": 0.5, "L0": 1.5}
@@ -222,3 +222,10 @@ def test_gpt3s_best_shape_is_fragile(file):
 
 def test_theorys_exponents_are_those_of_the_paper():
     assert EXPECTED == {"width": 1, "depth": 1, "tokens": 1 / 3, "parameters": 1 / 3, "tau": 1 / 3}
+
+
+def test_what_the_package_names_stays_what_it_is_after_its_rooms_are_loaded():
+    from toydepth import laws
+
+    for name in laws.__all__ * 2:  # an import binds the room's own name in the package
+        assert getattr(laws, name).__class__.__name__ != "module", name

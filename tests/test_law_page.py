@@ -17,7 +17,7 @@ from toydepth.laws import named
 from toydepth.laws.page import PAGE, write
 from toydepth.laws.pictures import draw, panels
 from toydepth.laws.published import Published
-from toydepth.laws.study import study
+from toydepth.laws.studies import study
 from toydepth.laws.tables import Table
 
 VALUES = {"c_m": 388.0, "c_l": 3.25, "c_D": 1064.0, "a_m": 1.0, "a_l": 1.0, "a_D": 1 / 3, "L0": 1.778}

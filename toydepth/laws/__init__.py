@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .intervals import Interval, bootstrap, profile, profile_interval
     from .law import LAWS, Law, Term, law_of, named
     from .readers import read
-    from .study import Study, as_json, study
+    from .studies import Study, as_json, study
     from .tables import Table
     from .tau import Schedule, constant_rate, equal_tau
 
@@ -27,7 +27,7 @@ _ROOMS = {
     "intervals": ("Interval", "bootstrap", "profile", "profile_interval"),
     "law": ("LAWS", "Law", "Term", "law_of", "named"),
     "readers": ("read",),
-    "study": ("Study", "as_json", "study"),
+    "studies": ("Study", "as_json", "study"),
     "tables": ("Table",),
     "tau": ("Schedule", "constant_rate", "equal_tau"),
 }

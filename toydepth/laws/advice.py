@@ -10,7 +10,7 @@ import numpy as np
 from ..fields import ConfigError
 from .consequences import best_shape, frontier, ratios_within, shape_penalty
 from .outcome import Consequences
-from .study import Study, as_json, finite
+from .studies import Study, as_json, finite
 
 TOLERANCE = 0.05  # of the reducible loss on the frontier
 PENALTIES = (0.5, 2.0, 3.0, 4.0)  # m/l over the best

@@ -12,7 +12,7 @@ from ..fields import ConfigError
 from ..fit_options import Parser
 
 if TYPE_CHECKING:
-    from .study import Study
+    from .studies import Study
 
 DONE = 0
 
@@ -88,7 +88,7 @@ def _data_arguments(parser: argparse.ArgumentParser) -> None:
 def _study(given: argparse.Namespace) -> Study:
     from . import request
     from .outcome import WITHOUT_EMBEDDINGS, Convention
-    from .study import study
+    from .studies import study
 
     request.check(given)
     table = request.read_table(given)
@@ -111,7 +111,7 @@ def _fit(given: argparse.Namespace) -> None:
     from . import page, request, words
     from .published import published
     from .results import write
-    from .study import as_json
+    from .studies import as_json
 
     found = _study(given)
     out = request.folder(given, found.table)

@@ -17,7 +17,7 @@ from .intervals import Interval, percentiles
 from .law import EXPECTED, LETTERS
 from .outcome import Consequences, Known, consequences, table_convention
 from .published import Published
-from .study import Study
+from .studies import Study
 
 PAGE = "law.html"
 TOLERANCE = 0.05  # of the reducible loss: what another shape may cost

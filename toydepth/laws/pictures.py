@@ -15,7 +15,7 @@ from .comparison import exclusion_scan
 from .consequences import ShapeLaw
 from .outcome import Consequences, in_numbers
 from .published import Published
-from .study import Study
+from .studies import Study
 
 Panels = dict[str, list[Panel]]
 

@@ -12,7 +12,7 @@ from ..fit_options import parse_range
 from . import datasets, readers
 from .fitting import STARTS
 from .law import LAWS, Law, named
-from .study import DRAWS
+from .studies import DRAWS
 from .tables import SCHEMA, Table, choose_law, parse_columns
 from .tau import parse_schedule, with_tau
 

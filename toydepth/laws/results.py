@@ -13,7 +13,7 @@ import polars as pl
 from ..derive import writable
 from ..files import write_json
 from .comparison import Compared
-from .study import Study, as_json
+from .studies import Study, as_json
 
 
 def write(found: Study, out: Path) -> None:

@@ -13,7 +13,7 @@ from .fitting import Fit
 from .intervals import Interval, percentiles
 from .outcome import Known
 from .published import Published
-from .study import Study
+from .studies import Study
 from .tau import ConstantRate, EqualTau
 
 
