@@ -115,6 +115,7 @@ def test_toydepth_is_timed_between_the_first_chunk_and_the_last(ours):
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="torch.compile needs a C++ compiler")
 @pytest.mark.parametrize(("name", "programs"), [("W1", 3), ("T1", 1), ("M1", 6)])
 def test_compiled_pytorch_does_what_eager_pytorch_does(tmp_path, name, programs):
+    pytest.importorskip("torch")
     work = WORKS[name].scaled(1 / 16)
     begin = start.draw(work)
     np.savez(tmp_path / f"{name}.npz", **begin)  # type: ignore[arg-type]

@@ -20,10 +20,11 @@ from toydepth.config import parse, resolve, run_id
 
 __all__ = ["training"]  # a fixture
 
+STEPS = 100_000  # seconds of training: enough for a signal to arrive in its middle on a busy machine
 LOCAL = "hydra.launcher.executor=submitit hydra.launcher.parallel=2 hydra.launcher.cpus=1"
 TINY = (
-    "teacher.depth=6 teacher.width=4 teacher.hidden=8 train.batch=16 train.eval_every=200 train.eval_batches=2 "
-    "train.checkpoint_every=500 optimizer=adam sweep.name=s student.depth=1,2 train.steps=3000"
+    "teacher.depth=6 teacher.width=4 teacher.hidden=8 train.batch=16 train.eval_every=2000 train.eval_batches=2 "
+    f"train.checkpoint_every=5000 optimizer=adam sweep.name=s student.depth=1,2 train.steps={STEPS}"
 )
 SWEEP = [*TINY.split(), *LOCAL.split()]
 
@@ -145,7 +146,7 @@ def test_a_pre_empted_job_checkpoints_and_starts_again_and_a_cancelled_one_check
     wait_until(process, lambda: len(at_work(tmp_path)) == 2 and at_work(tmp_path) != (job, first))
     assert "Requeued" in (tmp_path / "outputs" / "s" / "jobs" / f"{job}_0_log.out").read_text()
     stopped_at = checkpoints(tmp_path)
-    assert max(stopped_at) < 3000 and nothing_is_lost(tmp_path)
+    assert max(stopped_at) < STEPS and nothing_is_lost(tmp_path)
     lines = {path: (path / "history.jsonl").read_text().splitlines() for path in deep(tmp_path)}
 
     wait_until(process, lambda: max(checkpoints(tmp_path)) > max(stopped_at))
@@ -155,7 +156,7 @@ def test_a_pre_empted_job_checkpoints_and_starts_again_and_a_cancelled_one_check
     assert process.returncode == 143
     assert said.splitlines()[-1] == "interrupted; the same command continues where this one stopped"
     assert [pid for pid in both if Path(f"/proc/{pid}").exists()] == []
-    assert max(checkpoints(tmp_path)) < 3000 and nothing_is_lost(tmp_path)
+    assert max(checkpoints(tmp_path)) < STEPS and nothing_is_lost(tmp_path)
 
     process = command()
     said, _ = process.communicate(timeout=300)
