@@ -22,8 +22,8 @@ _PUBLISHED: dict[str, Any] = {
 WORKS: dict[str, Work[Any]] = {
     work.name: work
     for work in (
-        DepthWork("W1", 60, **_PUBLISHED, depths=(16,), temperatures=(1.0,)),
-        DepthWork("W2", 12, **_PUBLISHED, depths=(6, 12, 16, 24, 32, 48), temperatures=(0.1, 0.3, 1.0, 3.0)),
+        DepthWork("W1", 120, **_PUBLISHED, depths=(16,), temperatures=(1.0,)),
+        DepthWork("W2", 24, **_PUBLISHED, depths=(6, 12, 16, 24, 32, 48), temperatures=(0.1, 0.3, 1.0, 3.0)),
         DepthWork(
             "W3",  # sweeps/alpha_quick.yaml, from zero and with Adam
             steps=40,

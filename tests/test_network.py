@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from toydepth.blocks import functions
 from toydepth.config import parse, resolve
-from toydepth.network import Network, norm_rows, rows
+from toydepth.network import Block, Network, norm_rows, rows
 from toydepth.problems import problem_of, source_of
 
 # Means and standard deviations over seeds, measured with independent code (width 32, hidden 128, depth 128).
@@ -31,6 +32,10 @@ GEOMETRY = {
     },
 }
 SEEDS = 8
+SAME_BLOCK = (  # the published one as a pair of functions, which no hand-written gradient is for
+    lambda key, width, hidden: functions(Block, width=width, hidden=hidden)[0](key),
+    lambda params, h: functions(Block, width=len(h), hidden=len(params["b1"]))[1](params, h),
+)
 
 
 def teacher(**fields):
@@ -141,8 +146,9 @@ def test_a_block_is_the_published_equation():
     assert not np.allclose(network.layer(layer | {"b1": -layer["b1"]}, h), expected, rtol=1e-5)
 
 
-def test_gradient_is_that_of_the_plain_composition():
-    network = Network(6, 12, 5)
+@pytest.mark.parametrize(("scheme", "block"), [("euler", Block), ("midpoint", Block), ("euler", SAME_BLOCK)])
+def test_gradient_is_that_of_the_plain_composition(scheme, block):
+    network = Network(6, 12, 5, scheme, block)
     layers, h = network.init(jax.random.key(0)), jax.random.normal(jax.random.key(1), (32, 6))
 
     def plain(layers, h):
