@@ -3,12 +3,15 @@
 Four students of depth 16 that share a teacher, on one device: a scan over steps, in it one draw of the teacher and a
 loop over the students with `jax.grad` and `optax.adam`, nothing else. What the engine does on top (chunks and their
 staged batches, checks for divergence, sums of train losses, evaluations, the host between chunks) is its overhead.
+Both run on one core: toydepth gives every core a device of its own, and what XLA makes of idle cores beside a single
+device differs from program to program.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import statistics
 import sys
 import time
@@ -95,4 +98,6 @@ def measure(scale: float = 1.0, repeats: int = REPEATS) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # before JAX starts its threads
     print(json.dumps(measure(float(sys.argv[1]))))

@@ -59,14 +59,14 @@ def train(devices, members, kept=None, again=False):
 
 
 def test_devices_that_train_less_draw_more():
-    places = spread(12, [1.0, 0.0], cost=2.0, rows=12)
+    places = spread(12, [12.0, 0.0], cost=2.0, rows=12)
     assert collections.Counter(places[:, 0].tolist()) == {0: 3, 1: 9}  # 12 + 3 x 2 = 9 x 2
-    even = spread(5, [3.0, 3.0], cost=1.0, rows=3)
+    even = spread(5, [15.0, 15.0], cost=1.0, rows=3)
     assert even.tolist() == [[0, 0], [1, 0], [0, 1], [1, 1], [0, 2]]
 
 
 def test_a_device_draws_no_more_than_it_has_room_for():
-    places = spread(6, [9.0, 0.0], cost=1.0, rows=4)
+    places = spread(6, [54.0, 0.0], cost=1.0, rows=4)
     assert collections.Counter(places[:, 0].tolist()) == {0: 2, 1: 4}
     offsets = offsets_of(places, 2, 4)
     assert sorted(offsets[offsets < 6].tolist()) == [0, 1, 2, 3, 4, 5]

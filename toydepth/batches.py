@@ -130,19 +130,20 @@ class Batches:
         batches = jax.tree.map(lambda a: a[:, :, :rows], self._gathered(parts))
         return Staged(self._on_all(places), batches, self._teachers(tuple(everyone))[1])
 
-    def ahead(self, streams: Mapping[tuple[int, int], int], trained: Sequence[Any]) -> Callable[[], Staged]:
+    def ahead(self, streams: Mapping[tuple[int, int], int], trained: Sequence[Any], steps: int) -> Callable[[], Staged]:
         """The next batches of {(cohort, step): how many}, one stream in each slot; to be called for when needed.
 
         Args:
             streams: what is needed.
             trained: arrays over all devices; a device draws when its parts are there, and it has nothing else to do.
+            steps: that are trained until then.
         """
         context = self._teachers(tuple(c for c, _ in streams))[1]
         taken = [self.kept.take(self.wave.cohorts[c], first, n) for (c, first), n in streams.items()]
         if all(batches is not None for batches in taken):
             places, staged = self._laid_out(taken, max(streams.values()))
             return lambda: Staged(places, staged, context)
-        places, parts = self._draw("data", streams, trained)
+        places, parts = self._draw("data", streams, trained, steps)
 
         def call() -> Staged:
             batches = self._gathered(parts)
@@ -152,7 +153,7 @@ class Batches:
         return call
 
     def _draw(
-        self, role: str, streams: Mapping[tuple[int, int], int], trained: Sequence[Any]
+        self, role: str, streams: Mapping[tuple[int, int], int], trained: Sequence[Any], steps: int = 0
     ) -> tuple[np.ndarray, list[Future[Tree]]]:
         """Has each device draw its part of the batches; returns the places of steps, and the parts to come."""
         p, slots, cohorts = self.programs, self.family.slots, [c for c, _ in streams]
@@ -163,8 +164,7 @@ class Batches:
         period = [self.wave.cohorts[c].period if role == "data" else 0 for c in cohorts]
         columns = ([*column, *[0] * (slots - len(column))] for column in (first, streams.values(), period))
         numbers = [np.array(column, np.int32) for column in columns]
-        load = loads(self.wave, p.devices) if role == "data" else [0.0] * p.devices
-        cost = draw_cost(self.family.mode.stream, len(streams))
+        load, cost = loads(self.wave, p.devices, steps), draw_cost(self.family.mode.stream, len(streams))
         places = spread(max(streams.values()), load, cost, p.rows[role])
         offsets = offsets_of(places, p.devices, max(p.rows.values()))
         fixed = self._teachers(tuple(cohorts))[0]

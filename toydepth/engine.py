@@ -165,7 +165,7 @@ class _Loop:
         # The next batches are asked for before the host waits for these steps, so that the devices never wait for it
         reached = {m: m.step + ahead[stream_of[m]] for m in active}
         later = {m: step for m, step in reached.items() if step < m.steps}
-        self.ready = self._ahead(later) if later else None
+        self.ready = self._ahead(later, max(ahead.values())) if later else None
         diverged = {shape: np.asarray(state["diverged"]) for shape, state in self.states.items()}
         before = sum(m.remaining_flops() for m in active)
         for m in active:
@@ -178,8 +178,11 @@ class _Loop:
         self._checkpoint([m for m in active if m.active and m.step % (m.config.train.checkpoint_every or 1) == 0])
         self._finish([m for m in active if not m.active])
 
-    def _ahead(self, steps: dict[Member, int]) -> tuple[dict[tuple[int, int], int], Callable[[], Staged]]:
-        """How many steps of every (cohort, step) stream come next, from where the members will stand; their batches."""
+    def _ahead(
+        self, steps: dict[Member, int], before: int = 0
+    ) -> tuple[dict[tuple[int, int], int], Callable[[], Staged]]:
+        """How many steps of every (cohort, step) stream come next, from where the members will stand; their batches,
+        drawn while the `before` steps that precede them are trained."""
         ahead: dict[tuple[int, int], int] = {}
         room = self._room()
         for m, step in steps.items():
@@ -187,7 +190,7 @@ class _Loop:
             until = m.boundary(step) - step
             even = math.ceil(until / math.ceil(until / room))  # unequal chunks would wait for each other's batches
             ahead[stream] = min(ahead.get(stream, room), even)
-        return ahead, self.batches.ahead(ahead, [state["diverged"] for state in self.states.values()])
+        return ahead, self.batches.ahead(ahead, [state["diverged"] for state in self.states.values()], before)
 
     def _room(self) -> int:
         """Steps of the next chunk: what fits, about two seconds of work so that the bar moves, and one per device."""

@@ -31,7 +31,7 @@ def spread(steps: int, load: Sequence[float], cost: float, rows: int) -> np.ndar
 
     Args:
         steps: in the chunk.
-        load: what each device has to train at every step.
+        load: what each device has to train before it can draw.
         cost: that of drawing a step's batches, in the same unit.
         rows: for how many steps a device has room; all together for at least `steps`.
     """
@@ -39,7 +39,7 @@ def spread(steps: int, load: Sequence[float], cost: float, rows: int) -> np.ndar
     places = []
     for _ in range(steps):
         free = [d for d in range(len(load)) if drawn[d] < rows]
-        device = min(free, key=lambda d: steps * load[d] + cost * (drawn[d] + 1))
+        device = min(free, key=lambda d: load[d] + cost * (drawn[d] + 1))
         places.append((device, drawn[device]))
         drawn[device] += 1
     return np.array(places, np.int32)
@@ -49,17 +49,18 @@ def rows_of(family: Family, devices: int) -> int:
     """For how many steps of a chunk each device needs room."""
     most = 1
     for wave in family.waves:
-        places = spread(family.chunk, loads(wave, devices), draw_cost(family.mode.stream, wave.streams()), family.chunk)
+        load = loads(wave, devices, family.chunk)
+        places = spread(family.chunk, load, draw_cost(family.mode.stream, wave.streams()), family.chunk)
         most = max(most, 1 + int(places[:, 1].max()))
     return most
 
 
-def loads(wave: Wave, devices: int) -> list[float]:
-    """What each device has to train at every step of a wave, in operations of a draw."""
+def loads(wave: Wave, devices: int, steps: int) -> list[float]:
+    """What each device has to train in so many steps of a wave, in operations of a draw."""
     load = [0.0] * devices
     for lanes in wave.lanes.values():
         for device, members in enumerate(lanes):
-            load[device] += TRAINING_IS_SLOWER * sum(m.shape.problem.flops() for m in members if m.active)
+            load[device] += steps * TRAINING_IS_SLOWER * sum(m.shape.problem.flops() for m in members if m.active)
     return load
 
 
