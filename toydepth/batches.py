@@ -181,7 +181,10 @@ class Batches:
         return self.programs.stage[d](fixed, *jax.device_put(numbers, self.programs.mesh.devices.flat[d]))
 
     def _gathered(self, parts: list[Future[Tree]]) -> Tree:
-        return self.programs.gather(joined([part.result() for part in parts], self.programs.by_lane))
+        drawn = [part.result() for part in parts]
+        if len(drawn) == 1:  # nothing to bring together, and a copy saved
+            return joined(drawn, self.programs.replicated)
+        return self.programs.gather(joined(drawn, self.programs.by_lane))
 
     def _keep(self, streams: Mapping[tuple[int, int], int], places: np.ndarray, batches: Tree) -> None:
         """Keeps what was drawn, where it is expected."""
