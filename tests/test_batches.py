@@ -112,3 +112,16 @@ def test_kept_batches_are_those_that_were_drawn():
     kept.add(cohort, 7, {"inputs": drawn})  # steps 7, 8, 9 of epochs of 4
     assert kept.take(cohort, 3, 4) is None
     assert (kept.take(cohort, 3, 3)["inputs"] == drawn).all()
+
+
+def test_threads_are_given_arrays_of_one_device(devices, monkeypatch):
+    """Two threads that ask an array for its parts at once may be given a list that is still being made."""
+    awaited, part = [], batches.Batches._part
+
+    def noted(self, d, trained, *rest):
+        awaited.extend((array.devices(), {devices[d]}) for array in trained)
+        return part(self, d, trained, *rest)
+
+    monkeypatch.setattr(batches.Batches, "_part", noted)
+    train(devices, [member()])
+    assert awaited and all(found == expected for found, expected in awaited)

@@ -168,16 +168,18 @@ class Batches:
         places = spread(max(streams.values()), load, cost, p.rows[role])
         offsets = offsets_of(places, p.devices, max(p.rows.values()))
         fixed = self._teachers(tuple(cohorts))[0]
+        # Here and not in the threads: two that take an array apart at once may find it half taken apart (an IndexError)
+        awaited = [[array.addressable_shards[d].data for array in trained] for d in range(p.devices)]
         parts = [
-            self._threads.submit(self._part, d, trained, fixed[d], (keys, *numbers, offsets[d]))
+            self._threads.submit(self._part, d, awaited[d], fixed[d], (keys, *numbers, offsets[d]))
             for d in range(p.devices)
         ]
         return places, parts
 
     def _part(self, d: int, trained: Sequence[Any], fixed: Tree, numbers: tuple[np.ndarray, ...]) -> Tree:
-        """One device's part. In a thread, since a program of one device may run within its call."""
-        for array in trained:
-            array.addressable_shards[d].data.block_until_ready()
+        """One device's part, when `trained` is there. In a thread, since a program of one device may run within its
+        call."""
+        jax.block_until_ready(trained)
         return self.programs.stage[d](fixed, *jax.device_put(numbers, self.programs.mesh.devices.flat[d]))
 
     def _gathered(self, parts: list[Future[Tree]]) -> Tree:
