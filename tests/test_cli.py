@@ -128,8 +128,8 @@ def test_looking_costs_nothing(training, capsys, words, shown):
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("toydepth ", "run plan fit report law"),
-        ("toydepth p", "plan"),
+        ("toydepth ", "run plan fit report law probe"),
+        ("toydepth p", "plan probe"),
         ("toydepth run teacher=", "teacher=blocks teacher=independent teacher=mixed teacher=tied"),
         ("toydepth plan teacher=tied student.d", "student.depth="),
         ("toydepth run +sweeps=alpha", "+sweeps=alpha +sweeps=alpha_quick"),

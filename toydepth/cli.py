@@ -28,6 +28,7 @@ usage: toydepth COMMAND ...
   toydepth fit DIR [--x FIELD] [--range LOW:HIGH] ...  exponents and figures from a sweep's folder
   toydepth report DIR ...                              the same arguments: the same, and report.html
   toydepth law fit|shape|frontier|compare|data ...     laws of loss from tables of trained models
+  toydepth probe FOLDER | --model NAME --text FILE ... how states move from layer to layer, in toys and language models
 
 toydepth COMMAND --help says more. Exit codes: 0 all done; 1 some runs failed or diverged; 2 wrong request, nothing
 was run; 130 or 143 interrupted (the same command continues)."""
@@ -123,7 +124,13 @@ def _law(words: list[str]) -> int:
     return command.main(words)
 
 
-COMMANDS = {"run": _run, "plan": _plan, "fit": _fit, "report": _report, "law": _law}
+def _probe(words: list[str]) -> int:
+    from .geometry import command
+
+    return command.main(words)
+
+
+COMMANDS = {"run": _run, "plan": _plan, "fit": _fit, "report": _report, "law": _law, "probe": _probe}
 
 
 @contextmanager

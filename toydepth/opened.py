@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from . import checkpoint, extension, programs, store
 from .config import ConfigError, DepthConfig, RunConfig, own_code
-from .network import Network, entry
+from .network import Network, entry, norm_rows
 from .problems import Problem, hyper_of, problem_of, role_key, source_of
 from .problems.depth import DepthProblem
 
@@ -33,11 +33,14 @@ class Function:
 
     Attributes:
         params: its parameters; leaves below `layers` have a leading axis for the layers.
+        network: its static part; None of somebody's own teacher, whose layers are not known here.
     """
 
     params: Tree
+    network: Network | None
     _outputs: Callable[[Tree, Any], Any]
     _states: Callable[[Tree, Any], Any] | None
+    _read: Callable[[Tree, Any], Any]
     _precision: str
 
     def __call__(self, x: Float[Array, "*batches batch width"]) -> Outputs:
@@ -46,6 +49,13 @@ class Function:
         with jax.default_matmul_precision(self._precision):
             outputs = self._outputs(self.params, stacked)
         return outputs.reshape(*x.shape[:-1], outputs.shape[-1])
+
+    def read(self, h: Float[Array, "*batches batch width"]) -> Outputs:
+        """What it returns where `h` are its states before the final norm: the final norm, and the head (kl)."""
+        h = jnp.asarray(h, jnp.float32)
+        with jax.default_matmul_precision(self._precision):
+            outputs = self._read(self.params, h.reshape(-1, *h.shape[-2:]))
+        return outputs.reshape(*h.shape[:-1], outputs.shape[-1])
 
     def states(self, x: Float[Array, "batch width"]) -> Float[Array, "depth+1 batch width"]:
         """All states h_0 ... h_depth, h_0 = norm(x), before the final norm.
@@ -165,7 +175,11 @@ class DepthRun(Run):
         def outputs(params: Tree, inputs: Any, context: Tree, hyper: Tree) -> Any:
             return programs.predictions(problem, params, {"inputs": _normed(inputs)}, context, hyper)
 
-        return Function(self.params, self._bound(outputs), jax.jit(_states(problem.network)), self._precision)
+        read = functools.partial(_read_student, problem)
+        states = jax.jit(_states(problem.network))
+        return Function(
+            self.params, problem.network, self._bound(outputs), states, self._reading(read), self._precision
+        )
 
     @functools.cached_property
     def teacher(self) -> Function:
@@ -176,8 +190,10 @@ class DepthRun(Run):
             states = jax.lax.map(lambda x: stream.states(params, x), _normed(inputs))
             return programs.targets(problem, {"states": states}, context, hyper)
 
-        states = jax.jit(_states(stream.network)) if stream.own is None else None
-        return Function(self._fixed, self._bound(outputs), states, self._precision)
+        network = stream.network if stream.own is None else None
+        states = None if network is None else jax.jit(_states(network))
+        read = self._reading(functools.partial(_read_teacher, problem))
+        return Function(self._fixed, network, self._bound(outputs), states, read, self._precision)
 
     def states(self, x: Float[Array, "batch width"]) -> tuple[Array, Array]:
         """The states of the teacher and of the student on inputs, each [depth+1, batch, width]."""
@@ -200,6 +216,17 @@ class DepthRun(Run):
         teacher = self.teacher(self.inputs) if teacher is None else teacher
         shaped = (jnp.asarray(a).reshape(-1, *a.shape[-2:]) for a in (student, teacher))
         return float(_score(self._problem, *shaped))
+
+    def compare(self, student: Outputs, teacher: Outputs) -> Float[Array, "*batches batch"]:
+        """The loss of a student's outputs against a teacher's, input by input."""
+        student, teacher = jnp.asarray(student), jnp.asarray(teacher)
+        shaped = (a.reshape(-1, *a.shape[-2:]) for a in (student, teacher))
+        return _compare(self._problem, *shaped).reshape(student.shape[:-1])
+
+    def _reading(self, read: Callable[..., Any]) -> Callable[[Tree, Any], Any]:
+        """A compiled function of (parameters, states, context, numbers) as one of parameters and states."""
+        context, hyper = self._context, self._hyper
+        return lambda params, h: read(params, h, context, hyper)
 
     def _bound(self, outputs: Callable[..., Any]) -> Callable[[Tree, Any], Any]:
         """Outputs as a compiled function of parameters and inputs; context and numbers are traced, as in training."""
@@ -228,6 +255,24 @@ def open(folder: str | Path) -> Any:
 @functools.partial(jax.jit, static_argnums=0)
 def _score(problem: Problem, predictions: Tree, targets: Tree) -> Any:
     return programs.score(problem, predictions, targets)[0]
+
+
+# Compiled once for all runs of a shape, since a sweep's runs are looked into one after another.
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _compare(problem: Problem, student: Tree, teacher: Tree) -> Any:
+    return jax.lax.map(lambda pair: problem.compare(*pair), (student, teacher))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _read_student(problem: DepthProblem, params: Tree, h: Any, context: Tree, hyper: Tree) -> Any:
+    return jax.lax.map(lambda last: problem.read(params, last, context, hyper), h)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _read_teacher(problem: DepthProblem, params: Tree, h: Any, context: Tree, hyper: Tree) -> Any:
+    return jax.lax.map(lambda last: problem.target({"states": norm_rows(last)}, context, hyper), h)
 
 
 def _normed(inputs: Float[Array, "batches batch width"]) -> Any:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from . import plain, save
-from .style import LIGHT, Panel
+from .style import LIGHT, Panel, legend_below
 
 PANEL_INCHES = (4.4, 3.7)
 LINE_INCHES, LETTERS_PER_INCH = 0.15, 17.5  # of the text below
@@ -32,11 +32,13 @@ def sheet(panels: Sequence[Panel], path: Path, caption: str = "", columns: int =
     captions = (*dict.fromkeys(panel.caption for panel in panels), plain(caption.strip()))
     lines = [line for text in captions for line in wrap(text, int(width * LETTERS_PER_INCH))]
     with matplotlib.rc_context(LIGHT.style()):
-        size = width, rows * PANEL_INCHES[1] + LINE_INCHES * len(lines) + 0.1
+        legend = max(panel.legend_inches for panel in panels)
+        size = width, rows * (PANEL_INCHES[1] + legend) + LINE_INCHES * len(lines) + 0.1
         figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
         for i, panel in enumerate(panels):
             ax = figure.add_subplot(rows, columns, i + 1)
             panel.draw(ax, LIGHT)
+            legend_below(ax, LIGHT, panel)
             ax.set_title(panel.title)
         figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=8, color=LIGHT.grey)
         save(figure, path)

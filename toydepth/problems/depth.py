@@ -110,7 +110,12 @@ class DepthProblem(Problem):
 
     def predict(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, "batch outputs"]:
         """The student's RMS-normalised final states (mse), or the log of its softmax (kl)."""
-        last = self.network(params["layers"], batch["inputs"])
+        return self.read(params, self.network(params["layers"], batch["inputs"]), context, hyper)
+
+    def read(
+        self, params: Tree, last: Float[Array, "batch width"], context: Tree, hyper: Tree
+    ) -> Float[Array, "batch outputs"]:
+        """What the student says where `last` are its states before the final norm."""
         # Normalised, a state that has overflowed would be 0 and pass for a sound one
         states = jnp.where(jnp.isfinite(jnp.sum(last * last)), norm_rows(last), jnp.nan)
         if self.loss == "mse":
