@@ -172,6 +172,7 @@ REFUSED = {
     "nothing --text a": "--text: allowed is only with --model",
     "nothing --trace a": "--trace: allowed is only with --model",
     "--model x --trace a": "--trace: allowed is only together with --subject and --answer",
+    "--model x --text a --noise 2": "--noise 2: allowed is only with --trace",
     "--model x": "--model: what it reads is missing",
     "nothing --bogus": "unrecognized arguments: --bogus",
     "nothing --tokens few": "invalid int value: 'few'",

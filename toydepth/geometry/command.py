@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DONE = 0
 ABOUT = "How states move from layer to layer: of a run's teacher and student, of a sweep's, or of a language model."
-OF_MODELS = ("text", "context", "split", "skip_tokens", "sample_tokens", "trace", "subject", "answer")
+OF_MODELS = ("text", "context", "split", "skip_tokens", "sample_tokens", "trace", "subject", "answer", "noise")
 
 
 def main(words: Sequence[str]) -> int:
@@ -57,6 +57,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--trace", metavar="PROMPT", help="causal tracing of this prompt; with --subject and --answer")
     add("--subject", metavar="WORDS", help="the part of the prompt that is corrupted")
     add("--answer", metavar="WORD", help="what should follow the prompt")
+    add(
+        "--noise",
+        type=float,
+        metavar="X",
+        help="of the corruption, times the embedding's standard deviation (default 3)",
+    )
     add("--no-changes", action="store_true", help="leave out the losses with layers dropped, swapped, shuffled, ...")
     add("--seed", type=int, default=0, help="of nulls, samples and random orders (default 0)")
     add("--name", help="of the page and its folder; default: that of the folder or the model")
@@ -78,6 +84,8 @@ def _check(given: argparse.Namespace) -> None:
     if traced and len(traced) < 3:
         missing = " and ".join(f"--{name}" for name in ("trace", "subject", "answer") if name not in traced)
         raise ConfigError(f"--{traced[0]}: allowed is only together with {missing}")
+    if given.noise is not None and not traced:
+        raise ConfigError(f"--noise {given.noise:g}: allowed is only with --trace")
     if given.tokens is not None and given.tokens < 2:
         raise ConfigError(f"--tokens {given.tokens}: allowed is a number from 2 up")
     if given.seed < 0:
@@ -127,7 +135,7 @@ def _model(given: argparse.Namespace) -> Any:
 
 
 def _traced(given: argparse.Namespace, model: Any) -> Any:
-    from .tracing import trace
+    from .tracing import NOISE, trace
 
     if model is None:
         from .families import Decoder
@@ -137,7 +145,8 @@ def _traced(given: argparse.Namespace, model: Any) -> Any:
         decoder, tokenizer = Decoder(loaded.model), loaded.tokenizer
     else:
         decoder, tokenizer = model.decoder, model.text.tokenizer
-    return trace(decoder, tokenizer, given.trace, given.subject, given.answer, seed=given.seed)
+    noise = NOISE if given.noise is None else given.noise
+    return trace(decoder, tokenizer, given.trace, given.subject, given.answer, noise, given.seed)
 
 
 def _look(subject: Subject, given: argparse.Namespace) -> Any:
