@@ -324,9 +324,20 @@ def test_a_poor_document_is_noticed():
 
 CUT = {
     "time": ["teacher.width=4", "target.vocab=8"],
+    "paper_time_exp1": ["teacher.width=4", "target.vocab=8", "target.temperature=0.001,1"],
+    "paper_time_exp1_1": ["teacher.width=4", "target.vocab=8", "target.temperature=0.001,1"],
+    "paper_time_exp2": ["teacher.width=4", "target.vocab=8", "student.init=0,1"],
+    "paper_time_exp2_1": ["teacher.width=4", "target.vocab=8", "student.init=0,1"],
     "time_reuse": ["data.unique=0,640"],
     "scheme": ["student.scheme=rk4"],
     "width_control": ["student.hidden=32"],
+    "width_phase": ["student.decay=-1,0.1", "student.width=10,15,25"],
+    "width_density": ["features.density=1,4", "student.width=10,15,25"],
+    "width_start": ["student.width=5,7,10,39,63,100"],
+    "paper_width_exp10": ["features.exponent=1,2", "student.decay=-1,1", "student.width=10,15,25"],
+    "paper_width_exp10_3": ["features.exponent=0,1", "student.decay=-1,1", "student.width=10,15,25"],
+    "paper_width_exp15": ["features.density=1,2.62137", "student.decay=-1,1", "student.width=10,15,25"],
+    "paper_width_exp17": ["student.width=8,16,32"],
 }  # the rest is in other sweeps
 
 
