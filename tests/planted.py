@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from toydepth.geometry.seen import Seen
+from toydepth.geometry.seen import Seen, Subject
 
 
-class Planted:
-    """States handed over in batches; `toydepth.geometry.seen.Subject`."""
+class Planted(Subject):
+    """States handed over in batches."""
 
     def __init__(self, states, kind="model", converged=None, batch=None, first=None, tokens=None, **more):
         self.states = np.asarray(states, np.float32)
@@ -15,7 +15,7 @@ class Planted:
         count = self.states.shape[1]
         self.batch, self.words = batch or count, tokens
         self.first = np.zeros(count, bool) if first is None else first
-        self.more, self.grown = more, False  # loss and early, per token
+        self.more = more  # loss and early, per token
 
     def batches(self):
         for i in range(0, self.states.shape[1], self.batch):

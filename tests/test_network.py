@@ -6,32 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from published import GEOMETRY, SEEDS
 
 from toydepth.blocks import functions
 from toydepth.config import parse, resolve
 from toydepth.network import Block, Network, norm_rows, rows
 from toydepth.problems import problem_of, source_of
 
-# Means and standard deviations over seeds, measured with independent code (width 32, hidden 128, depth 128).
-GEOMETRY = {
-    "independent": {
-        "total angle": (0.231, 0.006),
-        "norm ratio": (1.029, 0.009),
-        "identity mse": (0.0539, 0.0029),
-        "angle between updates": (1.570, 0.011),
-        "first step": (0.020, 0.001),
-        "last step": (0.019, 0.001),
-    },
-    "tied": {
-        "total angle": (1.167, 0.023),
-        "norm ratio": (2.63, 0.21),
-        "identity mse": (1.224, 0.042),
-        "angle between updates": (0.0120, 0.0006),
-        "first step": (0.021, 0.001),
-        "last step": (0.004, 0.001),
-    },
-}
-SEEDS = 8
 SAME_BLOCK = (  # the published one as a pair of functions, which no hand-written gradient is for
     lambda key, width, hidden: functions(Block, width=width, hidden=hidden)[0](key),
     lambda params, h: functions(Block, width=len(h), hidden=len(params["b1"]))[1](params, h),

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import polars as pl
-from rich.console import Console
 from rich.table import Table
 
 from . import best, curves, exponents, files, store
@@ -19,6 +18,7 @@ from .exponents import Exponent
 from .fit_options import FitOptions, declared
 from .regimes import CURVES, DEPTH
 from .selection import select
+from .terminal import console
 
 
 @dataclass(frozen=True)
@@ -166,10 +166,7 @@ def print_table(derived: Derived) -> None:
     for fit in fits:
         regime = [_shown(fit.regime.get(name)) for name in names]
         table.add_row(*regime, str(fit.n_runs), str(fit.n_replicates), fit.verdict)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=120)
-    console.print(table)
+    console().print(table)
 
 
 def _telling(fits: Sequence[Exponent]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import secrets
 import shutil
@@ -44,6 +45,19 @@ def pass_over(path: Path, why: str) -> None:
 def write_json(path: Path, value: Mapping[str, Any], durable: bool = True) -> None:
     """Writes an object whole or not at all."""
     write_text(path, json.dumps(value, indent=1) + "\n", durable)
+
+
+def for_json(value: Any) -> Any:
+    """A value as JSON has it; numbers that are not finite become null."""
+    if isinstance(value, Mapping):
+        return {str(key): for_json(one) for key, one in value.items()}
+    if isinstance(value, np.ndarray):
+        return for_json(value.tolist())
+    if isinstance(value, list | tuple):
+        return [for_json(one) for one in value]
+    if isinstance(value, np.generic):
+        return for_json(value.item())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_text(path: Path, text: str, durable: bool = True) -> None:

@@ -7,7 +7,9 @@ for subject in geometry.of_run("outputs/alpha_quick/runs/..."):
     found.mean("update"), found.shuffled, geometry.judge(found).words
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..lazy import loader
 
 if TYPE_CHECKING:
     from .across import Across, across_depths
@@ -24,22 +26,24 @@ if TYPE_CHECKING:
     from .tracing import Traced, trace
     from .verdict import Sign, Verdict, judge
 
-_ROOMS = {
-    "across": ("Across", "across_depths"),
-    "clusters": ("Clusters",),
-    "errors": ("ErrorSplit", "Splitting"),
-    "interventions": ("Interventions", "intervene", "orders"),
-    "measures": ("angle", "measure"),
-    "models": ("LanguageModel", "language_model"),
-    "nulls": ("Null", "Pairs"),
-    "probe": ("Probed", "look"),
-    "seen": ("Seen", "Subject"),
-    "summary": ("Profile", "Summary"),
-    "toys": ("Toy", "of_run", "of_sweep"),
-    "tracing": ("Traced", "trace"),
-    "verdict": ("Sign", "Verdict", "judge"),
-}
-_ROOM = {name: room for room, names in _ROOMS.items() for name in names}
+__getattr__ = loader(
+    __name__,
+    {
+        "across": ("Across", "across_depths"),
+        "clusters": ("Clusters",),
+        "errors": ("ErrorSplit", "Splitting"),
+        "interventions": ("Interventions", "intervene", "orders"),
+        "measures": ("angle", "measure"),
+        "models": ("LanguageModel", "language_model"),
+        "nulls": ("Null", "Pairs"),
+        "probe": ("Probed", "look"),
+        "seen": ("Seen", "Subject"),
+        "summary": ("Profile", "Summary"),
+        "toys": ("Toy", "of_run", "of_sweep"),
+        "tracing": ("Traced", "trace"),
+        "verdict": ("Sign", "Verdict", "judge"),
+    },
+)
 
 __all__ = [
     "Across",
@@ -71,12 +75,3 @@ __all__ = [
     "orders",
     "trace",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Loads what is asked for when it is asked for."""
-    from importlib import import_module
-
-    if name not in _ROOM:
-        raise AttributeError(f"module 'toydepth.geometry' has no attribute {name!r}")
-    return getattr(import_module(f".{_ROOM[name]}", __name__), name)

@@ -24,7 +24,7 @@ from tqdm import tqdm
 
 from ..fields import ConfigError
 from .extra import lacking
-from .seen import Kind, Orders, Seen
+from .seen import Orders, Seen, Subject
 from .texts import Split, Text
 from .texts import check as check_text
 
@@ -83,8 +83,8 @@ def language_model(
     return LanguageModel(loaded.name, decoder, text, skip_tokens, sample_tokens, progress)
 
 
-class LanguageModel:
-    """A causal language model on its way through a text; a `Subject`.
+class LanguageModel(Subject):
+    """A causal language model on its way through a text.
 
     Args:
         name: what it is called.
@@ -100,8 +100,7 @@ class LanguageModel:
         width: the dimension of a state.
     """
 
-    kind: Kind = "model"
-    converged: bool | None = None
+    kind = "model"
 
     def __init__(
         self,

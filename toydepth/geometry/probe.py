@@ -6,7 +6,7 @@ Imports no JAX. States are seen once and let go, so that memory does not grow wi
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,8 +95,7 @@ def look(subject: Subject, seed: int = 0, changes: bool = True) -> Probed:
     """Looks at a subject.
 
     Args:
-        subject: a toy, a language model, or anything that shows its states; see `seen.Subject`. A student may have a
-            method `targets()`: the last states that it should have had, batch by batch (see `toys.Toy`).
+        subject: a toy, a language model, or anything that shows its states; see `seen.Subject`.
         seed: of the nulls, the sample of tokens and the random orders.
         changes: whether to measure the losses with layers changed.
 
@@ -106,7 +105,7 @@ def look(subject: Subject, seed: int = 0, changes: bool = True) -> Probed:
     rng, orders_rng = np.random.default_rng([seed, 0]), np.random.default_rng([seed, 1])
     summary, nulls, pairs = Summary(), _Nulls(rng), Pairs(subject.depth)
     clustering = Clustering(subject.depth, np.random.default_rng([seed, 2]))
-    targets = _targets(subject)
+    targets = subject.targets()
     splits = {c: Splitting(subject.depth, c) for c in CONVENTIONS} if targets is not None else {}
     tokens = 0
     for seen in subject.batches():
@@ -141,15 +140,10 @@ def look(subject: Subject, seed: int = 0, changes: bool = True) -> Probed:
         clusters=clustering.result(),
         interventions=intervene(subject, orders_rng) if changes else None,
         errors={convention: split.result() for convention, split in splits.items()},
-        grown=bool(getattr(subject, "grown", False)),
-        fields=getattr(subject, "fields", {}),
-        id=getattr(subject, "id", ""),
+        grown=subject.grown,
+        fields=subject.fields,
+        id=subject.id,
     )
-
-
-def _targets(subject: Subject) -> Iterator[Float[np.ndarray, "tokens width"]] | None:
-    given = getattr(subject, "targets", None)
-    return None if given is None else given()
 
 
 def _losses(seen: Seen) -> Measures:

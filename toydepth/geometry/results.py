@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import polars as pl
 
 from ..derive import writable
 from ..exponents import to_dicts
-from ..files import write_arrays, write_json
+from ..files import for_json, write_arrays, write_json
 from .across import Across
 from .interventions import Interventions
 from .nulls import NULLS
@@ -135,7 +135,7 @@ def as_json(results: Results) -> dict[str, Any]:
         }
     if results.traced is not None:
         record["traced"] = asdict(results.traced)
-    return plain(record)
+    return for_json(record)
 
 
 def _subject(found: Probed, verdict: Verdict) -> dict[str, Any]:
@@ -185,19 +185,6 @@ def _changes(made: Interventions) -> dict[str, Any]:
         "lost": {kind: made.share(kind) for kind in kinds},
         "changes": [asdict(change) for change in made.changes],
     }
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON has it; numbers that are not finite become null."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(one) for one in value]
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _number(value: float) -> float | None:

@@ -8,9 +8,11 @@ batch by batch, so that what is kept never grows with the text.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -52,9 +54,8 @@ class Seen:
         return self.states.shape[1]
 
 
-@runtime_checkable
-class Subject(Protocol):
-    """A network that shows its states.
+class Subject(ABC):
+    """A network that shows its states; to be extended.
 
     Attributes:
         name: what it is called in tables.
@@ -62,18 +63,25 @@ class Subject(Protocol):
         width: the dimension of a state.
         kind: teacher | student | model.
         converged: whether its training had converged; None if it was not trained here.
+        grown: whether its layers come in pairs that were split from one.
+        fields: of toys, the run's resolved fields, {dotted name: value}.
+        id: of toys, the run's id.
     """
 
     name: str
     depth: int
     width: int
     kind: Kind
-    converged: bool | None
+    converged: bool | None = None
+    grown: bool = False
+    fields: Mapping[str, Any] = MappingProxyType({})
+    id: str = ""
 
+    @abstractmethod
     def batches(self) -> Iterator[Seen]:
         """Its states on its inputs, in batches of bounded memory; the same ones at every call."""
-        ...
 
+    @abstractmethod
     def losses(self, orders: Orders) -> dict[str, float]:
         """Its mean loss with layers in other orders.
 
@@ -81,4 +89,7 @@ class Subject(Protocol):
             orders: names, and the indices of the layers to apply, in their order; None applies every layer to h_0 and
                 adds what they say, h_0 + sum_l f_l(h_0).
         """
-        ...
+
+    def targets(self) -> Iterator[Float[np.ndarray, "tokens width"]] | None:
+        """The last states that it should have had, before the final norm, batch by batch; None where there are none."""
+        return None

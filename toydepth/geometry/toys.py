@@ -27,15 +27,15 @@ from ..config import ConfigError, flatten
 from ..network import Network, entry, norm_rows, rows
 from ..opened import DepthRun
 from ..opened import open as open_run
-from .seen import Kind, Orders, Seen
+from .seen import Kind, Orders, Seen, Subject
 
 INPUTS = 8192  # that are looked at, unless it is said
 CHANGED = 2048  # of them, on which the losses of other orders are measured
 FLOATS = 1 << 22  # of a batch's states, and of what they are read out as
 
 
-class Toy:
-    """The teacher or the student of a depth run; a `Subject`.
+class Toy(Subject):
+    """The teacher or the student of a depth run.
 
     Args:
         run: the run.
@@ -60,11 +60,11 @@ class Toy:
         if function.network is None:
             raise ConfigError(f"{run.folder}: the teacher is somebody's own; its layers are not known")
         self.name, self.id, self.fields = name, run.folder.name, flatten(run.config)
-        self.kind: Kind = kind
+        self.kind = kind
         self._run, self._function, self._network = run, function, function.network
         params = function.params["layers"]
         self.depth, self.width = int(jax.tree.leaves(params)[0].shape[0]), run.config.teacher.width
-        self.converged: bool | None = run.result.get("converged") if kind == "student" else None
+        self.converged = run.result.get("converged") if kind == "student" else None
         student = run.config.student
         self.grown = kind == "student" and student.init == "grow" and student.depth > student.grow_from
         self._x = np.asarray(run.inputs).reshape(-1, self.width)[:limit]

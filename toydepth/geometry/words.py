@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..laws.words import console, grid
+from ..terminal import console, grid
 from .probe import Probed
 from .results import Results
 from .verdict import Verdict

@@ -7,7 +7,9 @@ found = laws.study(table, laws.named("width-depth-tokens"), drop=40)
 found.fit.values, found.intervals, found.consequences, found.cautions
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..lazy import loader
 
 if TYPE_CHECKING:
     from .comparison import compare, exclusion_scan, held_out
@@ -20,18 +22,20 @@ if TYPE_CHECKING:
     from .tables import Table
     from .tau import Schedule, constant_rate, equal_tau
 
-_ROOMS = {
-    "comparison": ("compare", "exclusion_scan", "held_out"),
-    "datasets": ("DATASETS", "locate"),
-    "fitting": ("Fit", "fit"),
-    "intervals": ("Interval", "bootstrap", "profile", "profile_interval"),
-    "law": ("LAWS", "Law", "Term", "law_of", "named"),
-    "readers": ("read",),
-    "studies": ("Study", "as_json", "study"),
-    "tables": ("Table",),
-    "tau": ("Schedule", "constant_rate", "equal_tau"),
-}
-_ROOM = {name: room for room, names in _ROOMS.items() for name in names}
+__getattr__ = loader(
+    __name__,
+    {
+        "comparison": ("compare", "exclusion_scan", "held_out"),
+        "datasets": ("DATASETS", "locate"),
+        "fitting": ("Fit", "fit"),
+        "intervals": ("Interval", "bootstrap", "profile", "profile_interval"),
+        "law": ("LAWS", "Law", "Term", "law_of", "named"),
+        "readers": ("read",),
+        "studies": ("Study", "as_json", "study"),
+        "tables": ("Table",),
+        "tau": ("Schedule", "constant_rate", "equal_tau"),
+    },
+)
 
 __all__ = [
     "DATASETS",
@@ -59,12 +63,3 @@ __all__ = [
     "read",
     "study",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """Loads what is asked for when it is asked for."""
-    from importlib import import_module
-
-    if name not in _ROOM:
-        raise AttributeError(f"module 'toydepth.laws' has no attribute {name!r}")
-    return getattr(import_module(f".{_ROOM[name]}", __name__), name)

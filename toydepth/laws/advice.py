@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..fields import ConfigError
+from ..files import for_json
 from .consequences import best_shape, frontier, ratios_within, shape_penalty
 from .outcome import Consequences
-from .studies import Study, as_json, finite
+from .studies import Study, as_json
 
 TOLERANCE = 0.05  # of the reducible loss on the frontier
 PENALTIES = (0.5, 2.0, 3.0, 4.0)  # m/l over the best
@@ -35,7 +36,7 @@ def shape(found: Study, parameters: Sequence[float] | None = None) -> dict[str, 
     ratio = told["shape"]["m_over_l"]["value"]
     low, high = (ratio * end for end in ratios_within(law, TOLERANCE))
     shapes = [best_shape(law, size) for size in parameters or [follows.parameters]]
-    return finite(
+    return for_json(
         {
             "law": told["law"],
             "n": told["n"],
@@ -89,7 +90,7 @@ def compute_frontier(found: Study, compute: Sequence[float] | None = None) -> di
             point |= {"width": model.width, "depth": model.depth}
         points.append(point)
     exponent = follows.compute_exponent
-    return finite(
+    return for_json(
         {
             "law": told["law"],
             "n": told["n"],

@@ -108,6 +108,7 @@ def _study(given: argparse.Namespace) -> Study:
 
 
 def _fit(given: argparse.Namespace) -> None:
+    from ..terminal import console
     from . import page, request, words
     from .published import published
     from .results import write
@@ -123,7 +124,7 @@ def _fit(given: argparse.Namespace) -> None:
         print(json.dumps(as_json(found), indent=2))
         return
     words.print_study(found, others)
-    words.console().print(f"written to {out}", soft_wrap=True)
+    console().print(f"written to {out}", soft_wrap=True)
 
 
 def _shape(given: argparse.Namespace) -> None:
@@ -159,6 +160,7 @@ def _tell(
 
 
 def _compare(given: argparse.Namespace) -> None:
+    from ..terminal import console
     from . import request, words
     from .comparison import applicable, compare
     from .law import named
@@ -180,7 +182,7 @@ def _compare(given: argparse.Namespace) -> None:
     if ends := equal_tau(table):
         words.print_schedules(ends, constant_rate(table))
     for note in rows.notes:
-        words.console().print(f"! {note.text} [{note.code}]", markup=False)
+        console().print(f"! {note.text} [{note.code}]", markup=False)
     write_compared(compared, request.folder(given, rows))
 
 

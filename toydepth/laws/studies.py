@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from ..files import for_json
 from .cautions import cautions
 from .comparison import Compared, compare, exclusion_scan
 from .fitting import STARTS, Fit, fit
@@ -137,7 +137,7 @@ def _consequences(
 def as_json(found: Study) -> dict[str, Any]:
     """The object that `toydepth law fit --json` prints; numbers that are not finite are null."""
     best = found.fit
-    return finite(
+    return for_json(
         {
             "law": best.law.name,
             "n": best.n,
@@ -185,12 +185,3 @@ def _frontier(follows: Consequences | None) -> dict[str, Any] | None:
 
 def _ends(known: Interval) -> dict[str, float | None]:
     return {"low": known.low, "high": known.high}
-
-
-def finite(value: Any) -> Any:
-    """A nested object as JSON takes it: no numbers that are not finite."""
-    if isinstance(value, dict):
-        return {key: finite(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(inner) for inner in value]
-    return None if isinstance(value, float) and not isfinite(value) else value

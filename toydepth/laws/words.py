@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as Grid
 
+from ..terminal import console, grid
 from .comparison import Compared
 from .fitting import Fit
 from .intervals import Interval, percentiles
@@ -15,22 +16,6 @@ from .outcome import Known
 from .published import Published
 from .studies import Study
 from .tau import ConstantRate, EqualTau
-
-
-def console() -> Console:
-    """Standard output, 120 columns wide where it is not a terminal."""
-    out = Console(highlight=False)
-    return out if out.is_terminal else Console(width=120, highlight=False)
-
-
-def grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
-    """A table without lines, numbers to the right of their names."""
-    made = Grid(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for i, name in enumerate(columns):
-        made.add_column(name, no_wrap=True, justify="left" if i == 0 else "right")
-    for row in rows:
-        made.add_row(*row)
-    return made
 
 
 def print_study(found: Study, published: Sequence[Published]) -> None:
