@@ -23,6 +23,7 @@ NULL_WORDS = {"layers": "layers shuffled", "tokens": "tokens shuffled", "random"
 DASHES = {"layers": (0, (5, 2)), "tokens": (0, (1, 1.5)), "random": (0, (6, 2, 1, 2))}
 RIGHT = np.pi / 2
 LOG_ABOVE = 12.0  # the ratio of the ends from which an axis of positive numbers is logarithmic
+LEGEND_SHARE = 0.45  # of the lines' height, kept free above them for a legend that would lie on them
 
 
 # --- one subject --------------------------------------------------------------------------------------------
@@ -195,11 +196,15 @@ def _changes(ax: Axes, look: Look, made: Interventions) -> None:
         shown.append(made.loss)
     positive = [value for value in shown if value > 0]
     if positive and max(positive) > LOG_ABOVE * min(positive):
-        ax.set_ylim(min(positive) / 1.5, max(positive) * 1.5)
-        log_axis(ax, "y", min(positive), max(positive))
+        low, high = min(positive), max(positive)
+        ax.set_ylim(low / 1.5, high * 1.5 * (high / low) ** LEGEND_SHARE)
+        log_axis(ax, "y", low, high)
+    else:
+        low, high = ax.get_ylim()
+        ax.set_ylim(low, high + LEGEND_SHARE * (high - low))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     ax.set(xlabel="layer", ylabel="loss")
-    ax.legend(loc="best", ncols=2, fontsize=7.5)
+    ax.legend(loc="upper center", ncols=2, fontsize=7.5)
 
 
 def _clusters(ax: Axes, look: Look, clusters: Clusters) -> None:
