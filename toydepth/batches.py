@@ -162,7 +162,8 @@ class Batches:
         keys = np.stack([np.asarray(jax.random.key_data(role_key(seed, role))) for seed in seeds])
         first = [step for _, step in streams]
         period = [self.wave.cohorts[c].period if role == "data" else 0 for c in cohorts]
-        columns = ([*column, *[0] * (slots - len(column))] for column in (first, streams.values(), period))
+        training = [int(role == "data")] * len(cohorts)
+        columns = ([*column, *[0] * (slots - len(column))] for column in (first, streams.values(), period, training))
         numbers = [np.array(column, np.int32) for column in columns]
         load, cost = loads(self.wave, p.devices, steps), draw_cost(self.family.mode.stream, len(streams))
         places = spread(max(streams.values()), load, cost, p.rows[role])

@@ -18,12 +18,28 @@ from . import extension
 from .depth_config import DepthConfig
 from .fields import ConfigError, refuse
 from .run_config import RunConfig, fields_of, flat_tree, flatten, own_code
+from .tasks_config import TasksConfig
 from .time_config import TimeConfig
 from .width_config import WidthConfig
 
-__all__ = ["ConfigError", "DepthConfig", "RunConfig", "TimeConfig", "WidthConfig", "flatten", "own_code", "refuse"]
+__all__ = [
+    "ConfigError",
+    "DepthConfig",
+    "RunConfig",
+    "TasksConfig",
+    "TimeConfig",
+    "WidthConfig",
+    "flatten",
+    "own_code",
+    "refuse",
+]
 
-SCHEMAS: dict[str, type[RunConfig]] = {"depth": DepthConfig, "time": TimeConfig, "width": WidthConfig}
+SCHEMAS: dict[str, type[RunConfig]] = {
+    "depth": DepthConfig,
+    "time": TimeConfig,
+    "width": WidthConfig,
+    "tasks": TasksConfig,
+}
 
 
 def schema(problem: str) -> type[RunConfig]:

@@ -44,9 +44,10 @@ def _train(member: Member, recorder: Recorder) -> bool:
     data, key = role_key(config.seed, "data"), role_key(config.seed, "eval")
     fixed = jax.jit(stream.init)(source_of(config))
     context = stream.context(fixed)
-    draw = jax.jit(lambda key, step: stream.draw(fixed, jax.random.fold_in(key, step)))
+    draw = jax.jit(lambda i: stream.draw(fixed, jax.random.fold_in(key, i)))
+    following = jax.jit(lambda i, step: stream.scheduled(fixed, jax.random.fold_in(data, i), step))
     advance = jax.jit(functools.partial(update, shape))
-    drawn = [draw(key, i) for i in range(config.train.eval_batches)]
+    drawn = [draw(i) for i in range(config.train.eval_batches)]
     batches = jax.tree.map(lambda *leaves: jnp.stack(leaves), *drawn)
 
     @jax.jit
@@ -71,7 +72,7 @@ def _train(member: Member, recorder: Recorder) -> bool:
         if recorder.interrupted():
             return False
         start, step = time.perf_counter(), member.step
-        batch = draw(data, step % period if period else step)
+        batch = following(step % period if period else step, step)
         later = advance(state, hyper, batch, context, step, step if evaluates(step) else -1)
         member.diverged = int(later["diverged"])
         if member.diverged >= 0:

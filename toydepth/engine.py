@@ -278,7 +278,7 @@ def row(member: Member, loss_sum: Any, loss_count: Any) -> dict[str, float | Non
     train_loss = float(loss_sum / loss_count) if member.step else None
     evaluated = {"step": member.step, "loss": member.loss, "loss_sem": member.loss_sem, "train_loss": train_loss}
     halves = {"loss_first": member.loss_first, "loss_second": member.loss_second}
-    return evaluated | _rates(member) | {"seconds": member.seconds} | halves | finite(member.measured)
+    return evaluated | _rates(member) | {"seconds": member.seconds} | finite(halves | member.measured)
 
 
 def verdict(member: Member) -> str:

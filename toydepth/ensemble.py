@@ -39,10 +39,13 @@ class Shape:
 
     problem: Problem
     optimizer: str
+    clipped: bool = False
 
     def transformation(self, hyper: Tree, share: Any) -> optax.GradientTransformation:
         """The optimizer at `share` of its peak rate, and what the problem has to say about its updates."""
         optimizer, change = build(self.optimizer, hyper, share), self.problem.transform(hyper, share * hyper["lr"])
+        if self.clipped:
+            optimizer = optax.chain(optax.clip_by_global_norm(hyper["clip"]), optimizer)
         return optimizer if change is None else optax.chain(optimizer, change)
 
 
@@ -77,7 +80,7 @@ class Member:
     hyper: dict[str, np.float32] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.shape = Shape(problem_of(self.config), self.config.optimizer.name)
+        self.shape = Shape(problem_of(self.config), self.config.optimizer.name, self.config.optimizer.clip is not None)
         its_own, numbers = hyper_of(self.config), optimizer_hyper(self.config)
         if taken := sorted(its_own.keys() & numbers.keys()):
             names = ", ".join(taken)

@@ -36,16 +36,19 @@ def hyper_of(config: RunConfig) -> dict[str, float]:
         "decay": schedule.decay_fraction if schedule.name != "constant" else 0.0,
         "floor": schedule.floor,
         "cosine": float(schedule.name == "cosine"),
+        "power": 0.5 if schedule.name == "inverse_sqrt" else 0.0,
+        "clip": optimizer.clip or 0.0,
     }
 
 
 def factor(hyper: Tree, step: Any, xp: Any = jnp) -> Any:
-    """The rate at a step (0-based) as a share of the peak: warm-up, flat, decay to `floor`.
+    """The rate at a step (0-based) as a share of the peak: warm-up, then flat or as step^-power, decay to `floor`.
 
     Works on traced values (`xp=jax.numpy`) and on NumPy arrays of steps (`xp=numpy`).
     """
     done = step / hyper["steps"]
-    warm = xp.minimum(1.0, (step + 1.0) / xp.maximum(1.0, hyper["warmup"] * hyper["steps"]))
+    warmed = (step + 1.0) / xp.maximum(1.0, hyper["warmup"] * hyper["steps"])
+    warm = xp.minimum(1.0, warmed) * xp.maximum(1.0, warmed) ** -hyper["power"]
     into = xp.clip((done - (1.0 - hyper["decay"])) / xp.maximum(hyper["decay"], 1e-9), 0.0, 1.0)
     shape = xp.where(hyper["cosine"] > 0, 0.5 * (1.0 + xp.cos(xp.pi * into)), 1.0 - into)
     return warm * (hyper["floor"] + (1.0 - hyper["floor"]) * shape)

@@ -41,7 +41,7 @@ class Programs:
         fresh: for each shape, (key, hyper) -> a member's state at step 0.
         rows: steps for which each device has room in staged batches, for training and for evaluation.
         staged: the shapes of staged batches.
-        stage: for each device, (fixed[K], keys[K, 2], first[K], count[K], period[K], offsets) -> its part of the staged
+        stage: for each device, (fixed[K], keys[K, 2], first[K], count[K], period[K], training[K], offsets) -> its part of the staged
             batches, see `toydepth.staging`.
         gather: all parts -> the staged batches, on every device.
         advance: for each shape, (state, hyper, first, count, since, slot, places, staged, context) -> state, donated;
@@ -71,7 +71,7 @@ class Programs:
             per_slot = self._array((slots,), jnp.int32, here)
             keys = self._array((slots, 2), jnp.uint32, here)
             offsets = self._array((max(self.rows.values()),), jnp.int32, here)
-            arguments = (self._stacked(fixed, slots, here), keys, per_slot, per_slot, per_slot, offsets)
+            arguments = (self._stacked(fixed, slots, here), keys, *[per_slot] * 4, offsets)
             jobs["stage", d] = self._traced(("stage", d), stage, arguments)
         parts = jax.tree.map(
             lambda a: self._array((self.devices, *a.shape[1:]), a.dtype, self.by_lane), jobs["stage", 0].out_info

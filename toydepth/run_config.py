@@ -16,6 +16,9 @@ from .fields import choice, flag, integer, name, real, reference, refuse, text
 from .fit_options import declared
 
 
+SCHEDULES = ("constant", "linear", "cosine", "wsd", "inverse_sqrt")
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """`lr / student.depth ** depth_power` is the rate used. Muon trains matrices, its Adam part the rest."""
@@ -29,13 +32,17 @@ class Optimizer:
     b1: float = real(0.9, 0.0, 1.0, open_high=True)
     b2: float | None = real(None, 0.0, 1.0, open_high=True)  # resolved: 0.99 beside muon, else 0.999
     eps: float = real(1e-8, 0.0, open_low=True)
+    clip: float | None = real(None, 0.0, open_low=True)  # the largest norm of the gradient; null: any
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The rate's course: warm-up, flat, then a decay to `floor`; all three as fractions."""
+    """The rate's course: warm-up, flat, then a decay to `floor`; all three as fractions.
 
-    name: str = choice("linear", "constant", "linear", "cosine", "wsd")
+    With `inverse_sqrt` it is not flat between them, but falls as step^-1/2 from the end of the warm-up on.
+    """
+
+    name: str = choice("linear", *SCHEDULES)
     decay_fraction: float | None = real(None, 0.0, 1.0)  # resolved: by the schedule's name, see `DECAYS`
     floor: float = real(0.0, 0.0, 1.0)
     warmup: float = real(0.0, 0.0, 1.0)
@@ -102,7 +109,7 @@ class Sweep:
 
 
 RATES = {"muon": 0.02, "adam": 1e-3, "adamw": 1e-3, "sgd": 0.1}
-DECAYS = {"constant": 0.0, "linear": 0.9, "cosine": 1.0, "wsd": 0.2}
+DECAYS = {"constant": 0.0, "linear": 0.9, "cosine": 1.0, "wsd": 0.2, "inverse_sqrt": 0.0}
 
 
 @dataclass(frozen=True)
@@ -111,7 +118,7 @@ class RunConfig:
 
     size: ClassVar[str | None] = None  # the field that loss is a power of, where a command fits of itself
 
-    problem: str = reference("depth", "depth", "time", "width", whole=True)
+    problem: str = reference("depth", "depth", "time", "width", "tasks", whole=True)
     seed: int = integer(0, 0, 2**32 - 1)
     optimizer: Optimizer = field(default_factory=Optimizer)
     schedule: Schedule = field(default_factory=Schedule)

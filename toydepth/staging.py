@@ -70,30 +70,36 @@ def draw_cost(stream: Stream, streams: int) -> float:
 
 
 def staging(stream: Stream, count_trace: Callable[[], None]) -> Callable[..., Tree]:
-    """(fixed[K], keys[K, 2], first[K], count[K], period[K], offsets[rows]) -> one device's batches [1, K, rows, ...].
+    """(fixed[K], keys[K, 2], first[K], count[K], period[K], training[K], offsets[rows]) -> one device's batches
+    [1, K, rows, ...].
 
-    Offsets are steps counted from the chunk's first; where one is not below a slot's count, there are zeros.
+    Offsets are steps counted from the chunk's first; where one is not below a slot's count, there are zeros. Evaluation
+    batches (training 0) follow no schedule.
     """
+    follows_schedule = type(stream).scheduled is not Stream.scheduled
 
-    def draw(fixed: Tree, key: Any, step: Any) -> Tree:
-        return stream.draw(fixed, jax.random.fold_in(jax.random.wrap_key_data(key), step))
+    def draw(fixed: Tree, key: Any, step: Any, period: Any, training: Any) -> Tree:
+        folded = jnp.where(period > 0, step % jnp.maximum(period, 1), step)
+        key = jax.random.fold_in(jax.random.wrap_key_data(key), folded)
+        usual = lambda: stream.draw(fixed, key)  # noqa: E731
+        if not follows_schedule:
+            return usual()
+        return jax.lax.cond(training > 0, lambda: stream.scheduled(fixed, key, step), usual)
 
-    def stage(fixed: Tree, keys: Any, first: Any, count: Any, period: Any, offsets: Any) -> Tree:
+    def stage(fixed: Tree, keys: Any, first: Any, count: Any, period: Any, training: Any, offsets: Any) -> Tree:
         count_trace()
 
         def slot(args: Any) -> Tree:
-            fixed, key, first, count, period = args
+            fixed, key, first, count, *kind = args
 
             def one(offset: Any) -> Tree:
-                step = first + offset
-                step = jnp.where(period > 0, step % jnp.maximum(period, 1), step)
-                batch = jax.eval_shape(draw, fixed, key, step)
+                batch = jax.eval_shape(draw, fixed, key, first, *kind)
                 nothing = lambda: jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), batch)  # noqa: E731
-                return jax.lax.cond(offset < count, lambda: draw(fixed, key, step), nothing)
+                return jax.lax.cond(offset < count, lambda: draw(fixed, key, first + offset, *kind), nothing)
 
             return jax.lax.map(one, offsets)  # one batch fills a device, and `vmap` would draw beyond `count`
 
-        return jax.tree.map(lambda a: a[None], jax.lax.map(slot, (fixed, keys, first, count, period)))
+        return jax.tree.map(lambda a: a[None], jax.lax.map(slot, (fixed, keys, first, count, period, training)))
 
     return stage
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from .fields import choice, flag, integer, real, refuse
-from .run_config import Optimizer, RunConfig, Schedule, Train, fill
+from .run_config import SCHEDULES, Optimizer, RunConfig, Schedule, Train, fill
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class TimeOptimizer(Optimizer):
 class TimeSchedule(Schedule):
     """As everywhere, flat unless said: a law in time is one of the training itself, not of its decay."""
 
-    name: str = choice("constant", "constant", "linear", "cosine", "wsd")
+    name: str = choice("constant", *SCHEDULES)
 
 
 @dataclass(frozen=True)

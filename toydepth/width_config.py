@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
 from .fields import choice, integer, real, refuse
-from .run_config import Optimizer, RunConfig, Schedule, Train, fill
+from .run_config import SCHEDULES, Optimizer, RunConfig, Schedule, Train, fill
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +73,7 @@ class WidthOptimizer(Optimizer):
 class WidthSchedule(Schedule):
     """A tenth of the steps warms up, then a cosine to 5 %, as published."""
 
-    name: str = choice("cosine", "constant", "linear", "cosine", "wsd")
+    name: str = choice("cosine", *SCHEDULES)
     floor: float = real(0.05, 0.0, 1.0)
     warmup: float = real(0.1, 0.0, 1.0)
 

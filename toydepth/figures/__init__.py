@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 from ..exponents import Exponent
 from ..regimes import CURVES
-from . import curves, losses, maps, trends, width
+from . import curves, losses, maps, tasks, trends, width
 from .style import DARK, LIGHT, Look, Panel, last, legend_below, marker, outline, words
 
 __all__ = ["DARK", "LIGHT", "Look", "Panel", "alpha_figure", "draw", "outline", "panels", "svg", "words"]
@@ -56,7 +56,7 @@ def draw(
         _panel_figure(panel, written[-1], caption)
     fields = [name for name in runs.columns if "." in name]
     stems = {"step", *map(last, fields), *(name.replace(".", "_") for name in fields)}
-    names = {maps.NAME, *width.NAMES, *(f"alpha_vs_{stem}" for stem in stems)}
+    names = {maps.NAME, *width.NAMES, *tasks.NAMES, *(f"alpha_vs_{stem}" for stem in stems)}
     for path in {out / f"{name}.png" for name in names} - set(written):
         path.unlink(missing_ok=True)
     return written
@@ -139,7 +139,8 @@ def _trends(
         return found + curves.theory_panels(exponents, runs, histories)
     shown = _of_one_quantity(exponents)
     found = [*trends.field_panels(shown, runs), *maps.map_panels(shown)]
-    return [*found, *trends.step_panels(shown, runs, histories), *width.panels(shown, runs, arrays)]
+    found += [*trends.step_panels(shown, runs, histories), *width.panels(shown, runs, arrays)]
+    return found + tasks.panels(runs, histories)
 
 
 def _of_one_quantity(exponents: Sequence[Exponent]) -> list[Exponent]:

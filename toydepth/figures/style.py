@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ MARKERS = "osD^vPX*"
 # Loss ~ depth^-1 for a rough teacher, depth^-3 for a smooth one (Liu et al. 2026, arXiv 2602.05970, Eqs. 10-12).
 LEVELS = {1.0: "rough", 3.0: "smooth"}
 SCHEME = "student.scheme"
+LEGEND_LETTERS = 64  # in a line of a legend
+MANY = 1000.0  # the ratio of the ends from which a log axis without given ticks has one for each decade
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,8 @@ class Panel:
     @property
     def legend_inches(self) -> float:
         """How high that legend is."""
-        return 0.17 * -(-len(self.entries) // self.columns)
+        lines = [len(wrap(name, LEGEND_LETTERS)) for _, name in self.entries]
+        return 0.17 * sum(max(lines[i : i + self.columns]) for i in range(0, len(lines), self.columns))
 
 
 def marker(i: int) -> str:
@@ -191,7 +195,9 @@ def log_x(ax: Axes, ticks: Sequence[float]) -> None:
     """A log axis with plain numbers, at the ticks if they are few; with powers of ten where numbers would be long."""
     ax.set_xscale("log")
     long = max(ticks, default=0.0) >= 1e4
-    ax.xaxis.set_major_locator(FixedLocator(ticks) if 0 < len(ticks) <= 9 and not long else LogLocator(subs=(1, 2, 5)))
+    few = not ticks and ax.dataLim.x1 > MANY * ax.dataLim.minposx
+    subs = (1,) if few else (1, 2, 5)
+    ax.xaxis.set_major_locator(FixedLocator(ticks) if 0 < len(ticks) <= 9 and not long else LogLocator(subs=subs))
     ax.xaxis.set_major_formatter(
         LogFormatterSciNotation(minor_thresholds=(9, 9)) if long else FuncFormatter(lambda value, _: f"{value:g}")
     )
@@ -203,7 +209,8 @@ def log_x(ax: Axes, ticks: Sequence[float]) -> None:
 def legend_below(ax: Axes, look: Look, panel: Panel) -> None:
     """The panel's legend, under what stands at the axes."""
     handles = [
-        Line2D([], [], color=look.colour(i), marker=marker(i), markersize=5, label=name) for i, name in panel.entries
+        Line2D([], [], color=look.colour(i), marker=marker(i), markersize=5, label="\n".join(wrap(name, LEGEND_LETTERS)))
+        for i, name in panel.entries
     ]
     lines = 1 + max((label.get_text().count("\n") for label in ax.get_xticklabels()), default=0)
     below = ax.transAxes + ScaledTranslation(0, -(20 + 12 * lines) / 72, ax.figure.dpi_scale_trans)

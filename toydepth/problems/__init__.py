@@ -39,7 +39,11 @@ class Stream(ABC):
 
     @abstractmethod
     def draw(self, fixed: Tree, key: PRNGKeyArray) -> Tree:
-        """One batch."""
+        """One batch, as evaluations use it."""
+
+    def scheduled(self, fixed: Tree, key: PRNGKeyArray, step: Any) -> Tree:
+        """The training batch of a step, counted from 0: one like any other unless said."""
+        return self.draw(fixed, key)
 
     def context(self, fixed: Tree) -> Tree:
         """What a student may see of the fixed things; nothing unless said."""
