@@ -21,9 +21,19 @@ from .works import WORKS
 
 # the function that trains, for each problem that a contestant takes part in
 CONTESTANTS = {
-    "toydepth": dict.fromkeys(("depth", "time", "width"), "instrument:toydepth"),
-    "torch_eager": {"depth": "torch_peer:eager", "time": "torch_time:eager", "width": "torch_width:eager"},
-    "torch_compile": {"depth": "torch_peer:compiled", "time": "torch_time:compiled", "width": "torch_width:compiled"},
+    "toydepth": dict.fromkeys(("depth", "time", "width", "tasks"), "instrument:toydepth"),
+    "torch_eager": {
+        "depth": "torch_peer:eager",
+        "time": "torch_time:eager",
+        "width": "torch_width:eager",
+        "tasks": "torch_tasks:eager",
+    },
+    "torch_compile": {
+        "depth": "torch_peer:compiled",
+        "time": "torch_time:compiled",
+        "width": "torch_width:compiled",
+        "tasks": "torch_tasks:compiled",
+    },
     "jax_plain": {"depth": "jax_peer:plain"},
 }
 

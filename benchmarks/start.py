@@ -38,7 +38,9 @@ def draw(work: Work[Any]) -> dict[str, np.ndarray]:
 def _evaluation(problem: Problem, fixed: Any, seed: int, hyper: Any) -> Any:
     """The evaluation batch. Inputs that are drawn as a list of active features are what they are to come out as."""
     batch = jax.jit(problem.stream.draw)(fixed, jax.random.fold_in(role_key(seed, "eval"), 0))
-    return batch if "inputs" in batch else {"inputs": problem.target(batch, problem.stream.context(fixed), hyper)}
+    if "feature" not in batch:
+        return batch
+    return {"inputs": problem.target(batch, problem.stream.context(fixed), hyper)}
 
 
 def _leaves(whose: str, tree: Any) -> dict[str, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .depth_work import DepthWork
+from .tasks_work import TasksWork
 from .time_work import TimeWork
 from .width_work import WidthWork
 from .work import Work
@@ -58,6 +59,19 @@ WORKS: dict[str, Work[Any]] = {
             lr=0.01,
             seeds=(0,),
             widths=(10, 15, 25, 39, 63, 100),
+        ),
+        TasksWork(
+            "K1",  # most of sweeps/tasks_phase.yaml, at a constant rate
+            steps=300,
+            count=16,
+            features=8,
+            inputs=256,
+            alpha=1.0,
+            clip=1.0,
+            lr=0.01,
+            seeds=(0,),
+            betas=(0.9, 1.9),
+            widths=(2, 4, 8, 16, 24, 32, 48, 64, 96),
         ),
     )
 }

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import bench, contestant, instrument, overhead, report, start, tables
 from benchmarks.depth_work import DepthWork
+from benchmarks.tasks_work import TasksWork
 from benchmarks.time_work import TimeWork
 from benchmarks.width_work import WidthWork
 from benchmarks.works import WORKS
@@ -29,6 +30,7 @@ KEYS = {
     "first_step_seconds",
 }
 NOISE = 0.1  # of a loss; a rate that is wrong by a quarter changes it by more than twice as much
+ROUNDING = 1e-3  # of a loss, where gradients are exact
 
 
 def tiny(loss, **changes):
@@ -45,6 +47,19 @@ TINY = {
         "tiny", 40, width=8, vocab=16, batch=256, seeds=(0,), temperatures=(0.01, 0.03), rates=(0.01, 0.02)
     ),
     "width": WidthWork("tiny", 60, count=50, exponent=1.0, batch=256, decay=-1.0, lr=0.02, seeds=(0,), widths=(4, 8)),
+    "tasks": TasksWork(
+        "tiny",
+        40,
+        count=4,
+        features=3,
+        inputs=16,
+        alpha=1.0,
+        clip=0.5,
+        lr=0.01,
+        seeds=(0,),
+        betas=(1.0, 2.0),
+        widths=(3, 6),
+    ),
 }
 
 
@@ -55,6 +70,8 @@ def wrong(work):
         return [*others, dataclasses.replace(work, rates=tuple(1.25 * rate for rate in work.rates))]
     if isinstance(work, WidthWork):
         others.append(dataclasses.replace(work, decay=20 * work.decay))  # at half of it nothing changes
+    if isinstance(work, TasksWork):
+        others.append(dataclasses.replace(work, clip=2 * work.clip))
     return [*others, dataclasses.replace(work, lr=1.25 * work.lr)]
 
 
@@ -85,19 +102,21 @@ def ours(request):
         ("mse", "torch_eager"),
         ("time", "torch_eager"),
         ("width", "torch_eager"),
+        ("tasks", "torch_eager"),
     ],
     indirect=["ours"],
 )
 def test_peers_reach_the_losses_of_toydepth_in_as_many_steps(ours, name):
     work, begin, found = ours
     expected = np.array([found.losses[run.label] for run in work.runs])
+    allowed = ROUNDING if isinstance(work, TasksWork) else NOISE
 
     def difference(work):
         return abs(np.mean(losses_of(name, work, begin) / expected) - 1.0)
 
-    assert difference(work) < NOISE
+    assert difference(work) < allowed
     for other in wrong(work):
-        assert difference(other) > NOISE
+        assert difference(other) > allowed
 
 
 @pytest.mark.parametrize("ours", TINY, indirect=True)
@@ -113,7 +132,7 @@ def test_toydepth_is_timed_between_the_first_chunk_and_the_last(ours):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="torch.compile needs a C++ compiler")
-@pytest.mark.parametrize(("name", "programs"), [("W1", 3), ("T1", 1), ("M1", 6)])
+@pytest.mark.parametrize(("name", "programs"), [("W1", 3), ("T1", 1), ("M1", 6), ("K1", 5)])
 def test_compiled_pytorch_does_what_eager_pytorch_does(tmp_path, name, programs):
     pytest.importorskip("torch")
     work = WORKS[name].scaled(1 / 16)
@@ -121,7 +140,7 @@ def test_compiled_pytorch_does_what_eager_pytorch_does(tmp_path, name, programs)
     np.savez(tmp_path / f"{name}.npz", **begin)  # type: ignore[arg-type]
     compiled = bench.contest(name, "torch_compile", 1 / 16, tmp_path)
     losses = np.array(list(compiled["losses"].values()))
-    assert compiled["programs"] >= programs  # W1 has a teacher, a student and an objective, M1 an objective per width
+    assert compiled["programs"] >= programs  # W1 has a teacher, a student and an objective, M1 and K1 one per width
     assert losses == pytest.approx(losses_of("torch_eager", work, begin), rel=1e-3)
     for other in wrong(work):
         assert losses != pytest.approx(losses_of("torch_eager", other, begin), rel=1e-3)
@@ -141,7 +160,8 @@ def test_operations_are_counted_as_toydepth_counts_them(name):
 
 
 def test_works_have_the_runs_that_claims_speak_of():
-    assert {name: len(work.runs) for name, work in WORKS.items()} == {"W1": 1, "W2": 24, "W3": 24, "T1": 24, "M1": 6}
+    expected = {"W1": 1, "W2": 24, "W3": 24, "T1": 24, "M1": 6, "K1": 18}
+    assert {name: len(work.runs) for name, work in WORKS.items()} == expected
     assert all(len({run.label for run in work.runs}) == len(work.runs) for work in WORKS.values())
 
 
@@ -151,6 +171,7 @@ def test_works_have_the_runs_that_claims_speak_of():
         ("jax_plain", "W2", True),
         ("jax_plain", "T1", False),  # written for the works in depth alone
         ("torch_compile", "M1", True),
+        ("torch_eager_two_processes", "K1", True),
         ("torch_eager_two_processes", "T1", True),
         ("torch_eager_two_processes", "W1", False),  # a single run
     ],

@@ -19,9 +19,20 @@ SMALL = {
     "depth": ["teacher.depth=4", "teacher.width=4", "teacher.hidden=8", "optimizer=adam", "train.twin=false"],
     "time": ["teacher.width=4", "target.vocab=8", "target.temperature=0.05"],
     "width": ["features.count=24"],
+    "tasks": ["tasks.count=4", "tasks.features=2", "tasks.inputs=16", "student.width=3", "train.gradient=sampled"],
 }
-SWEPT = {"depth": "optimizer.lr=0.001,0.01", "time": "target.temperature=0.05,0.5", "width": "student.decay=-1,0.1"}
-SIZES = {"depth": "student.depth=1,2,4", "time": "optimizer.lr=0.02", "width": "student.width=2,4,8"}
+SWEPT = {
+    "depth": "optimizer.lr=0.001,0.01",
+    "time": "target.temperature=0.05,0.5",
+    "width": "student.decay=-1,0.1",
+    "tasks": "injection.gap=0,5",
+}
+SIZES = {
+    "depth": "student.depth=1,2,4",
+    "time": "optimizer.lr=0.02",
+    "width": "student.width=2,4,8",
+    "tasks": "student.width=2,4,8",
+}
 WRONG = {
     "depth": [("student.width=3", "student.width: no such field"), ("teacher.width=0", "allowed is a whole number")],
     "time": [
@@ -35,6 +46,16 @@ WRONG = {
         ("student.width=0", "allowed is a whole number"),
         ("optimizer=muon", "optimizer.name=muon: allowed is"),
         ("features.frequency=zipf", "allowed is one of"),
+    ],
+    "tasks": [
+        ("teacher.width=3", "teacher: no such field"),
+        ("optimizer=muon", "allowed is one of adam, adamw, sgd"),
+        ("tasks.count=9", "tasks.inputs=16: allowed is at least 18"),
+        ("student.width=17", "allowed is at most 16, tasks.inputs"),
+        ("tasks.rare=5", "allowed is at most 4, tasks.count"),
+        ("injection.gap=9", "injection.gap=9: allowed is at most 8"),
+        ("train.gradient=exact", "allowed is one of population, sampled"),
+        ("tasks.beta=-1", "allowed is a finite number at least 0"),
     ],
 }
 SHORT = ["train.steps=30", "train.batch=16", "train.eval_batches=2", "train.checkpoint_every=8", "runtime.batching=map"]

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .engine import DIVERGED, ROUNDING, Recorder, ended, row, verdict
+from .engine import DIVERGED, ROUNDING, Recorder, columns, ended, row, verdict
 from .ensemble import Member, Shape
 from .optimizer import factor
 from .problems import losses, role_key, source_of
@@ -61,7 +61,7 @@ def _train(member: Member, recorder: Recorder) -> bool:
 
     def look(state: Tree) -> None:
         member.scored(*map(float, evaluate(state["params"])))
-        member.measured = {name: float(value) for name, value in measure(state, member.step).items()}
+        member.measured = columns(measure(state, member.step))
         recorder.evaluated(member, row(member, state["loss_sum"], state["loss_count"]))
 
     state = member.state or jax.jit(functools.partial(fresh_state, shape))(role_key(config.seed, "student"), hyper)

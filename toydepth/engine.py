@@ -243,7 +243,7 @@ class _Loop:
             for m in due:
                 if m.shape == shape:
                     lane = self.place[m][1]
-                    m.measured = {name: float(of_lanes[lane]) for name, of_lanes in values.items()}
+                    m.measured = columns({name: of_lanes[lane] for name, of_lanes in values.items()})
 
     def _checkpoint(self, members: list[Member]) -> None:
         for m, state in self._host_states(members):
@@ -288,6 +288,17 @@ def verdict(member: Member) -> str:
     if not member.loss <= max(member.first_loss, ROUNDING):
         return f"diverged by step {member.step}: loss {member.loss:.3g}, above {member.first_loss:.3g} at step 0"
     return ""
+
+
+def columns(measured: Mapping[str, Any]) -> dict[str, float]:
+    """{quantity: a number} of what a problem measured: of a row of numbers, each by a name of its own."""
+    found: dict[str, float] = {}
+    for name, value in measured.items():
+        numbers = np.asarray(value, np.float64)
+        found |= (
+            {f"{name}_{i:02}": float(n) for i, n in enumerate(numbers, 1)} if numbers.ndim else {name: float(numbers)}
+        )
+    return found
 
 
 def finite(numbers: Mapping[str, float]) -> dict[str, float | None]:

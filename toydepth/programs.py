@@ -41,15 +41,15 @@ class Programs:
         fresh: for each shape, (key, hyper) -> a member's state at step 0.
         rows: steps for which each device has room in staged batches, for training and for evaluation.
         staged: the shapes of staged batches.
-        stage: for each device, (fixed[K], keys[K, 2], first[K], count[K], period[K], training[K], offsets) -> its part of the staged
-            batches, see `toydepth.staging`.
+        stage: for each device, (fixed[K], keys[K, 2], first[K], count[K], period[K], training[K], offsets) -> its part
+            of the staged batches, see `toydepth.staging`.
         gather: all parts -> the staged batches, on every device.
         advance: for each shape, (state, hyper, first, count, since, slot, places, staged, context) -> state, donated;
             `since` is the step of the last evaluation.
         evaluate: for each shape, (params, hyper, active, slot, places, staged, context) -> the mean loss, its
             standard error, and the mean losses of either half of the samples.
         measure: for each shape whose problem measures anything, (state, hyper, active, slot, step, places, staged,
-            context) -> {quantity: a number}.
+            context) -> {quantity: a number or a row of them}.
         compile_seconds: seconds that tracing and compiling took, for each of them.
     """
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from . import figures, files, pages, rare_tasks, store
+from . import figures, files, pages, store
 from .config import ConfigError
 from .derive import Derived, derive
 from .exponents import CONVERGED_ABOVE, Exponent, fitted, usable
@@ -17,6 +17,7 @@ from .figures.style import last, of_published_teachers, schemes, size_name, word
 from .fit_options import FitOptions
 from .powerlaw import welch_interval
 from .regimes import CURVES, DEPTH, SEEDS, varying
+from .remarks import remarks
 from .schemes import ORDERS
 
 PAGE = "report.html"
@@ -96,7 +97,7 @@ def _found(derived: Derived, every: pl.DataFrame) -> dict[str, Any]:
         "most_findings": MOST_FINDINGS,
         "difference": _difference(known),
         "expected": _expected(known, derived.runs),
-        "remarks": rare_tasks.remarks(derived.runs, store.histories(derived.folder)),
+        "remarks": remarks(derived.runs, store.histories(derived.folder)),
         "limits": limits,
         "sound": "" if limits else _sound(derived, every),
     }

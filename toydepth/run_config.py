@@ -15,7 +15,6 @@ from . import extension
 from .fields import choice, flag, integer, name, real, reference, refuse, text
 from .fit_options import declared
 
-
 SCHEDULES = ("constant", "linear", "cosine", "wsd", "inverse_sqrt")
 
 

@@ -30,26 +30,31 @@ def panels(found: Sequence[Setting], histories: Mapping[str, pl.DataFrame]) -> l
         number, told = i + 1 if i else "", f", {setting.label}" if len(found) > 1 else ""
         gaps = table["gap"].unique().sort().to_list()
         entries = [(j, f"gap {gap}" if gap else "mixture") for j, gap in enumerate(gaps)]
-        steps = " and ".join(f"{step:,.0f}" for step in table.group_by("share").agg(pl.col("step").mean()).sort("share")["step"])
+        steps = " and ".join(
+            f"{step:,.0f}" for step in table.group_by("share").agg(pl.col("step").mean()).sort("share")["step"]
+        )
         low, high = setting.mixture.staircase(setting.rare)
         critical = f"{low}" if low == high else f"{low} to {high}"
         said = (
-            f"Captured share of the withheld task beyond chance, after {steps} steps (broken and whole lines), right before "
-            f"a return. Grey: the best encoder's, upright where ties leave it open. The critical width is {critical}."
+            f"Captured share of the withheld task beyond chance, after {steps} steps (broken and whole lines), right "
+            f"before a return. Grey: the best encoder's, upright where ties leave it open. The critical width is "
+            f"{critical}."
         )
         draw = partial(_retained, table=table)
         made.append(Panel(f"tasks_retention{number}", f"What is retained{told}", said, draw, entries))
         longest = max(gaps)
         widths = table.filter(pl.col("gap") == longest)["width"].unique().sort().to_list()
-        said = f"The withheld task's corrected signal at gap {longest}, means over replicates. Dashed: the best encoders'."
+        said = (
+            f"The withheld task's corrected signal at gap {longest}, means over replicates. Dashed: the best encoders'."
+        )
         draw = partial(_course, setting=setting, gap=longest, widths=widths, histories=histories, table=table)
         names = [(j, f"width {width}") for j, width in enumerate(widths)]
         made.append(Panel(f"tasks_course{number}", f"Learning over gaps{told}", said, draw, names))
         turns = table.filter(pl.col("gain").is_not_null())
         if turns.height:
             said = (
-                "What a return of the withheld task adds to its signal (filled), and what the gap takes away (open); means "
-                f"over the second half of the first {HORIZONS[0]:.0%} of the steps."
+                "What a return of the withheld task adds to its signal (filled), and what the gap takes away (open); "
+                f"means over the second half of the first {HORIZONS[0]:.0%} of the steps."
             )
             draw = partial(_cycles, table=turns.filter(pl.col("share") == HORIZONS[0]), gaps=gaps)
             made.append(Panel(f"tasks_cycles{number}", f"Gain and decay of a cycle{told}", said, draw, entries))

@@ -209,7 +209,9 @@ def log_x(ax: Axes, ticks: Sequence[float]) -> None:
 def legend_below(ax: Axes, look: Look, panel: Panel) -> None:
     """The panel's legend, under what stands at the axes."""
     handles = [
-        Line2D([], [], color=look.colour(i), marker=marker(i), markersize=5, label="\n".join(wrap(name, LEGEND_LETTERS)))
+        Line2D(
+            [], [], color=look.colour(i), marker=marker(i), markersize=5, label="\n".join(wrap(name, LEGEND_LETTERS))
+        )
         for i, name in panel.entries
     ]
     lines = 1 + max((label.get_text().count("\n") for label in ax.get_xticklabels()), default=0)

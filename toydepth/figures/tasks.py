@@ -1,4 +1,4 @@
-"""The panels of rare tasks that share an encoder, each beside its exact theory (arXiv 2605.29548, Figs. 2, 3, 12 to 18)."""
+"""The panels of rare tasks that share an encoder, each beside exact theory (arXiv 2605.29548, Figs. 2, 3, 12 to 18)."""
 
 from __future__ import annotations
 
@@ -46,20 +46,24 @@ def panels(runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]) -> list[Pa
     for i, setting in enumerate(s for s in several[:MAPS] if s.tasks.count > 1):
         made.append(_map_panel(setting, f"tasks_map{i + 1 if i else ''}", len(found) > 1))
     if mixed and not _boosts(mixed):
-        said = "Losses of single tasks, as shares of their variance. Lines across: exact ties, which theory leaves open."
+        said = (
+            "Losses of single tasks, as shares of their variance. Lines across: exact ties, which theory leaves open."
+        )
         draw = partial(_against_theory, found=mixed)
         made.append(Panel("tasks_theory", "Losses of tasks beside theory", said, draw, _entries(mixed)))
     if several:
         said = "Loss of the mixture against width. Lines: the exact sum of the utilities that are left out."
         made.append(Panel("tasks_sum", "Loss against width", said, partial(_sum, found=several), _entries(several)))
         said = (
-            "The least width of the grid at which half of a task's first feature is captured. Steps: the predicted width; "
-            "bars: down to the grid's next width, where it is not."
+            "The least width of the grid at which half of a task's first feature is captured. Steps: the predicted "
+            "width; bars: down to the grid's next width, where it is not."
         )
-        made.append(Panel("tasks_learnt", "When tasks are learnt", said, partial(_stairs, found=several), _entries(several)))
+        made.append(
+            Panel("tasks_learnt", "When tasks are learnt", said, partial(_stairs, found=several), _entries(several))
+        )
         said = (
-            "Captured share beyond chance (corrected signal) of the most frequent task, filled, and of the rare one, open, "
-            "against what is left of the common tasks."
+            "Captured share beyond chance (corrected signal) of the most frequent task, filled, and of the rare one, "
+            "open, against what is left of the common tasks."
         )
         draw = partial(_residual, found=several)
         made.append(Panel("tasks_residual", "Rare tasks wait for common ones", said, draw, _entries(several)))
@@ -82,8 +86,8 @@ def _entries(found: Sequence[Setting]) -> list[tuple[int, str]]:
 
 def _map_panel(setting: Setting, name: str, told: bool) -> Panel:
     said = (
-        "Loss of each task at each width, as a share of its variance: dark is not learnt. Steps: the widths from which on "
-        "theory has one (line), two (dashed) and three (dotted) of a task's features held."
+        "Loss of each task at each width, as a share of its variance: dark is not learnt. Steps: the widths from "
+        "which on theory has one (line), two (dashed) and three (dotted) of a task's features held."
     )
     title = f"Which tasks are learnt{f', {setting.label}' if told else ''}"
     return Panel(name, title, said, partial(_map, setting=setting))
@@ -106,7 +110,15 @@ def _map(ax: Axes, look: Look, setting: Setting) -> None:
             steps = [_place(mixture.staircase(k, features)[0], widths) for k in range(count)]
             ends = np.append(steps, steps[-1])
             ax.step(np.arange(count + 1) + 0.5, ends, where="post", color="#FFFFFF", linewidth=2.6, zorder=3)
-            ax.step(np.arange(count + 1) + 0.5, ends, where="post", color="#C40000", linewidth=1.3, linestyle=dashes, zorder=4)
+            ax.step(
+                np.arange(count + 1) + 0.5,
+                ends,
+                where="post",
+                color="#C40000",
+                linewidth=1.3,
+                linestyle=dashes,
+                zorder=4,
+            )
     ax.set(xlabel="task, most frequent first", ylabel="width", ylim=(-0.5, len(widths) - 0.5))
     every = max(1, len(widths) // 12)
     ax.set_yticks(range(0, len(widths), every), [str(width) for width in widths[::every]])
@@ -153,7 +165,9 @@ def _sum(ax: Axes, look: Look, found: Sequence[Setting]) -> None:
     every = sorted({width for setting in found for width in setting.widths})
     for i, setting in enumerate(found):
         rows = setting.without_gap()
-        ax.plot(rows[WIDTH], rows["population_loss"], marker(i), color=look.colour(i), markersize=4.5, markeredgewidth=0)
+        ax.plot(
+            rows[WIDTH], rows["population_loss"], marker(i), color=look.colour(i), markersize=4.5, markeredgewidth=0
+        )
         widths = np.arange(every[0], every[-1] + 1)
         exact = setting.mixture.mixture_loss(widths.tolist())
         ax.plot(widths[exact > 0], exact[exact > 0], color=look.colour(i), linewidth=1.1, alpha=0.8)
@@ -166,11 +180,11 @@ def _residual(ax: Axes, look: Look, found: Sequence[Setting]) -> None:
         frequent = int(np.argmax(setting.mixture.frequencies)) + 1
         rows = setting.without_gap().filter(pl.col("residual_common") > 1e-9).sort("residual_common")
         mean = rows.group_by(WIDTH).agg(
-            pl.col("residual_common", f"task_{frequent:02}_corrected", "rare_corrected").mean()
+            pl.col("residual_common", f"task_corrected_{frequent:02}", "rare_corrected").mean()
         )
         mean = mean.sort("residual_common")
         x, style = mean["residual_common"], {"color": look.colour(i), "linewidth": 1, "markersize": 4.5}
-        ax.plot(x, mean[f"task_{frequent:02}_corrected"], marker(i), linestyle="-", **style)
+        ax.plot(x, mean[f"task_corrected_{frequent:02}"], marker(i), linestyle="-", **style)
         ax.plot(x, mean["rare_corrected"], marker(i), linestyle="-", markerfacecolor=look.page, **style)
     ax.axhline(0, color=look.grey, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
     ax.set(xlabel=r"residual common signal $\delta_F$", ylabel="corrected signal", xscale="log")
@@ -204,7 +218,7 @@ def _boosts(found: Sequence[Setting]) -> dict[int, Boosted]:
         return {}
     groups: dict[int, Boosted] = {}
     for setting in found:
-        column = f"task_{setting.rare + 1:02}_normalised"
+        column = f"task_normalised_{setting.rare + 1:02}"
         for width, loss in setting.without_gap().select(WIDTH, column).iter_rows():
             group = groups.setdefault(width, Boosted([], []))
             group.boosts.append(setting.tasks.frequency_boost)

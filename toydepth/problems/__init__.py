@@ -117,9 +117,10 @@ class Problem(ABC):
         return None
 
     def measures(self, seen: Seen) -> dict[str, Array]:
-        """{quantity: a number}, recorded beside the loss at every evaluation; nothing unless said.
+        """{quantity: a number, or a row of them}, recorded beside the loss at every evaluation; nothing unless said.
 
-        The names become columns of `history.jsonl` and, at the end, of `result.json` and `runs.parquet`.
+        The names become columns of `history.jsonl` and, at the end, of `result.json` and `runs.parquet`; of a row, each
+        number has a column, name_01 and so on.
         """
         return {}
 

@@ -108,7 +108,9 @@ class TasksProblem(Problem):
         blocks = batch["inputs"][:, : s.count * s.features].reshape(-1, s.count, s.features)
         return jnp.einsum("bkf,kf,bk->bf", blocks, amplitudes, _asked(batch, s))
 
-    def compare(self, prediction: Float[Array, "batch ..."], target: Float[Array, "batch ..."]) -> Float[Array, " batch"]:
+    def compare(
+        self, prediction: Float[Array, "batch ..."], target: Float[Array, "batch ..."]
+    ) -> Float[Array, " batch"]:
         """The squared error, summed over features."""
         return jnp.sum(jnp.square(prediction - target), axis=tuple(range(1, prediction.ndim)))
 
@@ -117,10 +119,10 @@ class TasksProblem(Problem):
 
         With P the projection on the rows of W and C_k = A_k^T A_k (sections 3 and 4, appendix B.1):
 
-        * task_k_loss = ||A_k - D_k W||^2, task_k_normalised its share of tr C_k, task_k_signal = tr(P C_k) / tr C_k,
-          task_k_corrected = (signal - width/inputs) / (1 - width/inputs), 0 for a random encoder; the last two also as
-          rare_signal and rare_corrected;
-        * population_loss = sum_k pi_k task_k_loss, captured = sum_k pi_k tr(P C_k);
+        * task_loss = ||A_k - D_k W||^2, task_normalised its share of tr C_k, task_signal = tr(P C_k) / tr C_k,
+          task_corrected = (signal - width/inputs) / (1 - width/inputs), 0 for a random encoder; each for all tasks, the
+          last two also as rare_signal and rare_corrected;
+        * population_loss = sum_k pi_k task_loss_k, captured = sum_k pi_k tr(P C_k);
         * residual_common = sum of pi_k tr((1 - P) C_k) over the common tasks; common_gradient = ||2 (1 - P) M_F U||
           and common_bound = 2 sqrt(lambda_1(M_F) residual_common), which it cannot exceed (theorem 4);
         * gradient_common, gradient_rare: norms of these tasks' parts of the gradient of W; cosine_rare_common,
@@ -144,16 +146,6 @@ class TasksProblem(Problem):
         residual = jnp.sum(M * missing)
         tangent = 2.0 * (beyond * M.reshape(-1)) @ basis[:features]
         pulls = [2.0 * jnp.einsum("k,kfn,kfi->ni", pi * of, D, errors) for of in (rare, common, 1.0 - rare)]
-        by_task = {
-            f"task_{k + 1:02}_{name}": values[k]
-            for name, values in (
-                ("loss", lost),
-                ("normalised", lost / total),
-                ("signal", signal),
-                ("corrected", corrected),
-            )
-            for k in range(s.count)
-        }
         return {
             "population_loss": jnp.sum(pi * lost),
             "captured": jnp.sum(pi * total * signal),
@@ -167,7 +159,10 @@ class TasksProblem(Problem):
             "cosine_rare_common": _cosine(pulls[0], pulls[1]),
             "cosine_rare_others": _cosine(pulls[0], pulls[2]),
             "cosine_null": jnp.asarray((self.width * s.inputs) ** -0.5),
-            **by_task,
+            "task_loss": lost,
+            "task_normalised": lost / total,
+            "task_signal": signal,
+            "task_corrected": corrected,
         }
 
     def flops(self) -> float:

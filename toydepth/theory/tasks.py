@@ -2,9 +2,9 @@
 
 Task k is met with probability pi_k and has features of amplitudes sigma_kj in directions of their own, so that with the
 best decoders an encoder of projection P leaves L = sum_k pi_k tr((1 - P) C_k). What feature j of task k is worth is its
-utility u_kj = pi_k sigma_kj^2, and the best encoder of width N holds the N features of the largest utilities (theorem 3,
-Ky Fan). Where utilities are equal across the edge, any subspace of the tied features is as good, and losses of single
-tasks are known within bounds only.
+utility u_kj = pi_k sigma_kj^2, and the best encoder of width N holds the N features of the largest utilities (theorem
+3, Ky Fan). Where utilities are equal across the edge, any subspace of the tied features is as good, and losses of
+single tasks are known within bounds only.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def common_tasks(frequencies: Float[np.ndarray, " count"], mass: float = COMMON_
 
 
 def corrected(signal: Float[np.ndarray, " *n"], width: float, inputs: int) -> Float[np.ndarray, " *n"]:
-    """A captured share above that of a random subspace: (s - N/D) / (1 - N/D); 1 is all, negative is less than chance."""
+    """A captured share above a random subspace's: (s - N/D) / (1 - N/D); 1 is all, negative is less than chance."""
     chance = width / inputs
     return (signal - chance) / (1.0 - chance)
 
@@ -161,8 +161,8 @@ def optimal_exponent(alpha: float, beta: float) -> float:
     """gamma in L_C(N) ~ N^-gamma, the loss that compute-optimal models of N parameters reach under
     L = A / N^alpha + B / D^beta and C = 6 N D (section 2).
 
-    The loss falls with compute as C^-(alpha beta / (alpha + beta)) and N grows as C^(beta / (alpha + beta)), so gamma is
-    alpha itself, whatever beta. The paper prints 0.34 beside alpha = 0.46.
+    The loss falls with compute as C^-(alpha beta / (alpha + beta)) and N grows as C^(beta / (alpha + beta)), so gamma
+    is alpha itself, whatever beta. The paper prints 0.34 beside alpha = 0.46.
     """
     in_compute, parameters = alpha * beta / (alpha + beta), beta / (alpha + beta)
     return in_compute / parameters
@@ -185,7 +185,7 @@ def turned(angle: float, rate: float, towards_rare: Sequence[bool]) -> Float[np.
 
 
 def forgetting_rate(rate: float, gap: int, angle: float = 1e-3) -> float:
-    """d log(angle) per step over a gap of common updates after a rare one, from a simulation; -2 rate to first order."""
+    """d log(angle) per step over a gap of common updates after a rare one, simulated; -2 rate to first order."""
     angles = turned(turned(angle, rate, [True])[-1], rate, [False] * gap)
     steps = np.arange(1, gap + 1)
     return float(np.polyfit(steps, np.log(angles), 1)[0])
