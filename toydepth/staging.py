@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from .problems import Stream
+from .problems import UNSCHEDULED, Stream
 
 if TYPE_CHECKING:
     from .ensemble import Family, Wave
@@ -76,15 +76,11 @@ def staging(stream: Stream, count_trace: Callable[[], None]) -> Callable[..., Tr
     Offsets are steps counted from the chunk's first; where one is not below a slot's count, there are zeros. Evaluation
     batches (training 0) follow no schedule.
     """
-    follows_schedule = type(stream).scheduled is not Stream.scheduled
 
     def draw(fixed: Tree, key: Any, step: Any, period: Any, training: Any) -> Tree:
         folded = jnp.where(period > 0, step % jnp.maximum(period, 1), step)
         key = jax.random.fold_in(jax.random.wrap_key_data(key), folded)
-        usual = lambda: stream.draw(fixed, key)  # noqa: E731
-        if not follows_schedule:
-            return usual()
-        return jax.lax.cond(training > 0, lambda: stream.scheduled(fixed, key, step), usual)
+        return stream.scheduled(fixed, key, jnp.where(training > 0, step, UNSCHEDULED))
 
     def stage(fixed: Tree, keys: Any, first: Any, count: Any, period: Any, training: Any, offsets: Any) -> Tree:
         count_trace()

@@ -21,6 +21,7 @@ from ..extension import load
 
 Tree = Any  # a pytree of arrays
 
+UNSCHEDULED = -1  # in place of a step, for batches that follow no schedule
 # Every random number comes from a run's own seeds and one of these roles, never from its place in a sweep.
 ROLES = {"teacher": 0, "student": 1, "data": 2, "eval": 3}
 
@@ -39,10 +40,11 @@ class Stream(ABC):
 
     @abstractmethod
     def draw(self, fixed: Tree, key: PRNGKeyArray) -> Tree:
-        """One batch, as evaluations use it."""
+        """One batch, as an evaluation uses it."""
 
     def scheduled(self, fixed: Tree, key: PRNGKeyArray, step: Any) -> Tree:
-        """The training batch of a step, counted from 0: one like any other unless said."""
+        """The training batch of a step, counted from 0, or an evaluation's (step `UNSCHEDULED`): what `draw` gives,
+        unless batches change in the course of training."""
         return self.draw(fixed, key)
 
     def context(self, fixed: Tree) -> Tree:

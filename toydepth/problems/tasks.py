@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from ..config import TasksConfig
 from ..theory.tasks import common_tasks
-from . import Problem, Seen, Stream
+from . import UNSCHEDULED, Problem, Seen, Stream
 
 Tree = Any
 
@@ -39,26 +39,23 @@ class TaskStream(Stream):
 
     def draw(self, fixed: Tree, key: PRNGKeyArray) -> Tree:
         """The mixture: {weights: [count]} of all tasks, or {task: [batch], inputs: [batch, inputs]}."""
-        return self._mixed(fixed, key, fixed["frequencies"], 0.0)
+        return self.scheduled(fixed, key, UNSCHEDULED)
 
     def scheduled(self, fixed: Tree, key: PRNGKeyArray, step: Any) -> Tree:
         """The same with `rare` withheld, or returned, where there is a gap."""
         pi, rare, gap = fixed["frequencies"], fixed["rare"], fixed["gap"]
-        others = pi * (1.0 - rare)
-        weights = jnp.where(gap > 0, others / jnp.sum(others), pi)
-        due = (gap > 0) & (step % jnp.maximum(gap, 1) == 0)
-        return self._mixed(fixed, key, weights, jnp.where(due, gap * jnp.sum(pi * rare), 0.0))
-
-    def _mixed(self, fixed: Tree, key: PRNGKeyArray, weights: Float[Array, " count"], share: Any) -> Tree:
-        """A batch of tasks by their weights, but for a share of it that is `rare`."""
+        withheld = (gap > 0) & (step != UNSCHEDULED)
+        weights = jnp.where(withheld, pi * (1.0 - rare) / jnp.sum(pi * (1.0 - rare)), pi)
+        due = withheld & (step % jnp.maximum(gap, 1) == 0)
+        share = jnp.where(due, gap * jnp.sum(pi * rare), 0.0)  # of the batch, for what is returned
         if not self.batch:
-            return {"weights": (1.0 - share) * weights + share * fixed["rare"]}
-        which, places, rounding = jax.random.split(key, 3)
+            return {"weights": (1.0 - share) * weights + share * rare}
+        which, places = jax.random.split(key)
+        at, rounding = jnp.split(jax.random.uniform(which, (self.batch + 1,)), [self.batch])
         summed = jnp.cumsum(weights)
-        at = jax.random.uniform(which, (self.batch,)) * summed[-1]
-        task = jnp.minimum(jnp.searchsorted(summed, at, side="right"), self.count - 1)
-        returned = jnp.floor(share * self.batch + jax.random.uniform(rounding))
-        task = jnp.where(jnp.arange(self.batch) < returned, jnp.argmax(fixed["rare"]), task)
+        task = jnp.minimum(jnp.searchsorted(summed, at * summed[-1], side="right"), self.count - 1)
+        returned = jnp.floor(share * self.batch + rounding)
+        task = jnp.where(jnp.arange(self.batch) < returned, jnp.argmax(rare), task)
         return {"task": task.astype(jnp.int32), "inputs": jax.random.normal(places, (self.batch, self.inputs))}
 
     def context(self, fixed: Tree) -> Tree:
@@ -86,10 +83,12 @@ class TasksProblem(Problem):
 
     def init(self, key: PRNGKeyArray) -> Tree:
         """W[width, inputs] with orthonormal rows, D[count, features, width] uniform in +-sqrt(3 / width)."""
-        s, (rows, maps) = self.stream, jax.random.split(key)
-        W = jnp.linalg.qr(jax.random.normal(rows, (s.inputs, self.width)))[0].T
-        bound = math.sqrt(3.0 / self.width)
-        return {"W": W, "D": jax.random.uniform(maps, (s.count, s.features, self.width), minval=-bound, maxval=bound)}
+        s, shape = self.stream, (self.stream.count, self.stream.features, self.width)
+        drawn = jax.random.normal(key, (s.inputs * self.width + math.prod(shape),))  # at once, to compile half as long
+        rows, maps = jnp.split(drawn, [s.inputs * self.width])
+        uniform = jax.lax.erf(maps.reshape(shape) * math.sqrt(0.5))
+        W = jnp.linalg.qr(rows.reshape(s.inputs, self.width))[0].T
+        return {"W": W, "D": math.sqrt(3.0 / self.width) * uniform}
 
     def predict(self, params: Tree, batch: Tree, context: Tree, hyper: Tree) -> Float[Array, "batch ..."]:
         """D_k W x of every sample [batch, features]; or, the one sample of exact expectations, all sqrt(pi_k) D_k W
