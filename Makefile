@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup reproduce triad bench test abuse lint clean
+.PHONY: help setup reproduce triad tasks bench test abuse lint clean
 
 help:  ## This list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -23,6 +23,9 @@ triad: setup  ## Loss against time, width and depth on one page, beside the pape
 	$(BIN)/toydepth run +sweeps=width_quick
 	$(BIN)/toydepth run +sweeps=alpha_quick
 	$(BIN)/python -m toydepth.triad
+
+tasks: setup  ## Which of 16 tasks a narrow encoder learns, beside exact theory, in two minutes
+	$(BIN)/toydepth run +sweeps=tasks_quick
 
 bench: .venv/bench  ## toydepth beside PyTorch and plain JAX: speed, compilation, memory; on an otherwise idle machine
 	$(BIN)/python -m benchmarks.bench
