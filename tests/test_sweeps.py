@@ -338,6 +338,9 @@ CUT = {
     "paper_width_exp10_3": ["features.exponent=0,1", "student.decay=-1,1", "student.width=10,15,25"],
     "paper_width_exp15": ["features.density=1,2.62137", "student.decay=-1,1", "student.width=10,15,25"],
     "paper_width_exp17": ["student.width=8,16,32"],
+    "tasks": ["student.width=2,4", "train.twin=false"],
+    "tasks_frequency": ["student.width=2,4", "train.twin=false", "tasks.frequency_boost=1,4.5"],
+    "tasks_retention": ["student.width=2,4", "injection.gap=0,256"],
 }  # the rest is in other sweeps
 
 

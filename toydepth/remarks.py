@@ -33,8 +33,8 @@ def remarks(runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]) -> list[s
     if not found:
         return []
     mixed = [setting for setting in found if setting.without_gap().height]
-    said = [_utility(mixed), _losses(mixed), *_learnt(mixed), *_sums(mixed), _boosted(mixed)]
-    said += [*_retention(found, histories), _bound(runs, histories), _definitions(found)]
+    said = [*_retention(found, histories), _boosted(mixed), _utility(mixed), _losses(mixed), *_learnt(mixed)]
+    said += [*_sums(mixed), _bound(runs, histories), _definitions(found)]
     return [sentence for sentence in said if sentence]
 
 

@@ -106,7 +106,7 @@ class Panel:
     @property
     def columns(self) -> int:
         """Of the legend that names the entries."""
-        return max(1, min(4, 60 // max((len(name) + 6 for _, name in self.entries), default=60)))
+        return max(1, min(4, 52 // max((len(name) + 6 for _, name in self.entries), default=52)))
 
     @property
     def legend_inches(self) -> float:
