@@ -18,6 +18,7 @@ from toydepth.figures import tasks as figures
 from toydepth.optimizer import factor
 from toydepth.optimizer import hyper_of as optimizer_hyper
 from toydepth.problems import Seen, losses, problem_of, role_key, source_of
+from toydepth.problems.tasks import orthonormal
 from toydepth.rare_tasks import captured, cycles, horizons, learnt, settings, tasks_of
 from toydepth.remarks import remarks
 from toydepth.tasks_config import Tasks
@@ -369,9 +370,18 @@ def swept(tmp_path_factory):
     """A small phase grid, trained on exact expectations, and the same at three widths on samples."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("tasks"))
-        assert cli.main(["run", *GRID, *ADAM, "student.width=1,2,4,7,11", "train.steps=3000", "sweep.name=grid"]) == 0
-        words = [*GRID, *ADAM, "train.gradient=sampled", "train.batch=64", "student.width=2,4,7"]
-        assert cli.main(["run", *words, "train.steps=6000", "sweep.name=sampled"]) == 0
+        assert cli.main(["run", *GRID, *ADAM, "student.width=2,4,7,11", "train.steps=3000", "sweep.name=grid"]) == 0
+        tasks = {"count": 5, "features": 3, "inputs": 32, "beta": 1.3}
+        common = {
+            "problem": "tasks",
+            "tasks": tasks,
+            "optimizer": {"name": "adam", "lr": 0.03},
+            "schedule": {"decay_fraction": 0.4},
+            "train": {"gradient": "sampled", "batch": 64, "steps": 6000, "twin": False},
+            "sweep": {"name": "sampled"},
+        }
+        configs = [toydepth.parse(common | {"student": {"width": width}}) for width in (2, 4, 7)]
+        assert toydepth.train(configs).exit_code == 0
         yield Path("outputs").resolve()
 
 
@@ -384,7 +394,7 @@ def test_every_task_is_learnt_where_theory_says(swept):
     (setting,) = settings(runs)
     assert captured(setting)["share"].to_numpy().min() > 0.9999
     tasks = tasks_of(setting)
-    assert tasks.height == 25
+    assert tasks.height == 20
     assert tasks["off"].to_numpy().max() < 1e-3
     assert np.abs(tasks["signal"].to_numpy() - (1 - tasks["low"].to_numpy())).max() < 2e-3
     assert all(one.agrees for one in learnt(setting))
@@ -501,7 +511,7 @@ def test_a_boosted_task_is_learnt_on_the_far_side_of_the_exact_factor(tmp_path, 
 
 def test_eager_training_follows_the_schedule_too(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = [*GRID, "injection.gap=7", "train.gradient=sampled", "train.batch=16", "train.steps=30", "train.twin=false"]
+    words = [*GRID, "injection.gap=7", "train.gradient=sampled", "train.batch=16", "train.steps=16", "train.twin=false"]
     words += ["student.width=3", "train.eval_batches=2", "optimizer=sgd"]
     for name, more in (("whole", []), ("debug_eager", ["debug=eager"])):
         assert cli.main(["run", *words, *more, f"sweep.name={name}"]) == 0
@@ -510,3 +520,15 @@ def test_eager_training_follows_the_schedule_too(tmp_path, monkeypatch):
     assert a["loss"] == pytest.approx(b["loss"], rel=1e-4)
     assert a["measures"] == pytest.approx(b["measures"], rel=1e-3, abs=1e-4)
     assert toydepth.open(one).loss() == a["loss"]
+
+
+def test_rows_become_orthonormal_and_span_what_they_spanned():
+    rng = np.random.default_rng(3)
+    rows = rng.standard_normal((40, 100)) @ np.diag(np.geomspace(1e-3, 1, 100))
+    rows[7] = rows[3] + 1e-3 * rows[7]  # nearly one direction
+    found = np.asarray(orthonormal(jnp.float32(rows)), np.float64)
+    assert np.abs(found @ found.T - np.eye(40)).max() < 1e-5
+    exact = np.linalg.qr(np.float32(rows).T.astype(np.float64))[0]
+    assert np.abs(found.T @ found - exact @ exact.T).max() < 1e-3
+    dependent = np.asarray(orthonormal(jnp.float32(np.eye(3, 5)[[0, 1, 1]])))
+    assert dependent == pytest.approx(np.eye(3, 5) * [[1], [1], [0]])
