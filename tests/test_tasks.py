@@ -489,10 +489,13 @@ def test_gain_and_decay_of_a_planted_course():
     assert cycles(history.filter(pl.col("step") < 5), 10, 400) is None
 
 
-def test_other_problems_get_no_remarks_and_no_panels():
+def test_other_problems_get_no_remarks_and_no_panels(swept):
     runs = pl.DataFrame({"id": ["a"], "status": ["done"], "loss": [1.0], "student.width": [3], "features.count": [9]})
     assert remarks(runs, {}) == []
     assert figures.panels(runs, {}) == []
+    tasks, histories = table(swept / "grid")
+    both = pl.concat([runs.cast({"student.width": tasks["student.width"].dtype}), tasks], how="diagonal")
+    assert remarks(both, histories) == remarks(tasks, histories)
 
 
 def test_a_boosted_task_is_learnt_on_the_far_side_of_the_exact_factor(tmp_path, monkeypatch):

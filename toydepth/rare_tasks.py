@@ -70,7 +70,7 @@ def settings(runs: pl.DataFrame) -> list[Setting]:
     """The settings of a table's finished runs, in the order of their fields; none in tables of other problems."""
     if not {f"tasks.{name}" for name in FIELDS} | {WIDTH, GAP} <= set(runs.columns):
         return []
-    done = usable(runs)
+    done = usable(runs).filter(pl.col("tasks.count").is_not_null())  # a folder may hold other problems too
     names = [*(f"tasks.{name}" for name in FIELDS), OPTIMIZER, "optimizer.lr", GRADIENT, "train.steps"]
     apart = [name for name in names if done[name].n_unique() > 1]
     found = []
