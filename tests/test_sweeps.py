@@ -340,7 +340,7 @@ CUT = {
     "paper_width_exp17": ["student.width=8,16,32"],
     "tasks": ["student.width=2,4", "train.twin=false"],
     "tasks_frequency": ["student.width=2,4", "train.twin=false", "tasks.frequency_boost=1,4.5"],
-    "tasks_retention": ["student.width=2,4", "injection.gap=0,256"],
+    "tasks_retention": ["student.width=2,4", "injection.gap=0,256", "optimizer.lr=0.003"],
 }  # the rest is in other sweeps
 
 
