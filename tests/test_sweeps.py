@@ -346,8 +346,10 @@ CUT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SWEEPS)
-def test_every_sweep_trains(name):
-    """Cut down to one replicate and, of depth, two depths and one temperature, so that most programs are shared."""
+def test_every_sweep_trains(name, monkeypatch):
+    """Cut down to one replicate and, of depth, two depths and one temperature, so that most programs are shared; pages,
+    which take as long, are other tests' concern."""
+    monkeypatch.setattr("toydepth.report.write", lambda derived: derived.out / "report.html")
     words = ["seed=0", "train.steps=20", "train.batch=64", "train.eval_batches=2", "train.checkpoint_every=20"]
     first = sweep(name)[0]
     if first.problem == "depth":

@@ -448,6 +448,7 @@ def withheld(tmp_path_factory):
     """A rare task below and above its critical width, with and without a gap, by AdamW and by SGD."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path_factory.mktemp("withheld"))
+        patch.setattr("toydepth.report.write", lambda derived: derived.out / "report.html")  # pictures are enough
         words = [*GRID[:4], "tasks.beta=1.9", "student.width=2,9", "injection.gap=0,20", "train.gradient=sampled"]
         words += ["train.batch=64", "train.steps=2000", "train.twin=false", "sweep.name=held"]
         words += ["schedule=constant"]  # so that cycles do not change from one to the next
