@@ -48,6 +48,12 @@ class Setting:
         return (self.tasks.rare or self.tasks.count) - 1
 
     @property
+    def critical(self) -> str:
+        """The width from which on that task is learnt, in words; a range where ties leave it open."""
+        low, high = self.mixture.staircase(self.rare)
+        return f"{low}" if low == high else f"{low} to {high}"
+
+    @property
     def widths(self) -> list[int]:
         return self.runs[WIDTH].unique().sort().to_list()
 

@@ -11,9 +11,10 @@ import numpy as np
 import polars as pl
 
 from .exponents import usable
+from .powerlaw import local_slopes
 from .rare_tasks import GAP, HORIZONS, NEAR, WIDTH, Setting, captured, horizons, learnt, settings, tasks_of
 from .tasks_config import Tasks
-from .theory.tasks import Mixture, common_tasks, local_slopes, optimal_exponent, residual_slope
+from .theory.tasks import Mixture, common_tasks, optimal_exponent, residual_slope
 
 ONE_BY_ONE = 3  # settings that are spoken of one by one; more are summed up
 REACHED = 0.75  # of the best signal: then a rare task counts as having been learnt in spite of a gap
@@ -88,9 +89,7 @@ def _learnt(mixed: Sequence[Setting]) -> list[str]:
         if one.seen:
             seen = f"from width {one.seen} on, " + (f"not yet at {one.before}" if one.before else "the least tried")
         tie = ", a tie" if one.predicted[0] < one.predicted[1] else ""
-        said.append(
-            f"{_of(setting, mixed)}task {one.task + 1} is learnt {seen}; predicted is {_range(*one.predicted)}{tie}."
-        )
+        said.append(f"{_of(setting, mixed)}task {one.task + 1} is learnt {seen}; predicted is {setting.critical}{tie}.")
     return said
 
 
@@ -106,7 +105,7 @@ def _sums(mixed: Sequence[Setting]) -> list[str]:
             continue
         widths, losses, exact = widths[known], losses[known], exact[known]
         fitted, expected = (-np.polyfit(np.log(widths), np.log(values), 1)[0] for values in (losses, exact))
-        slopes, t, far = -local_slopes(widths, exact), setting.tasks, ""
+        slopes, t, far = local_slopes(widths, exact)[1], setting.tasks, ""
         if not t.ramp and min(t.beta, 2 * t.alpha) > 1:
             endless = residual_slope(t.beta, 2 * t.alpha)
             far = f" (far out it would be {endless:.2g} with endlessly many tasks and features; these are finite)"
@@ -154,7 +153,7 @@ def _retention(found: Sequence[Setting], histories: Mapping[str, pl.DataFrame]) 
 
 def _below(mean: pl.DataFrame, setting: Setting) -> list[str]:
     """Of widths below the critical one."""
-    low, high = setting.mixture.staircase(setting.rare)
+    low = setting.mixture.staircase(setting.rare)[0]
     below = mean.filter(pl.col("width") < low)
     if below.is_empty():
         return []
@@ -165,7 +164,7 @@ def _below(mean: pl.DataFrame, setting: Setting) -> list[str]:
         for row in below.filter((pl.col("share") == HORIZONS[0]) & (pl.col("gain") > 0)).iter_rows(named=True)
     ]
     line = (
-        f"below the critical width ({_range(low, high)}) task {setting.rare + 1} is not learnt at any gap: its "
+        f"below the critical width ({setting.critical}) task {setting.rare + 1} is not learnt at any gap: its "
         f"corrected signal ends at {ends['corrected'].to_numpy().max():.3f} at most, where 0 is chance and "
         f"{ends['static'].to_numpy().max():.3f} the best encoder's."
     )
@@ -267,7 +266,3 @@ def _of(setting: Setting, among: Sequence[Setting]) -> str:
 
 def _list(numbers: Iterable[float]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
-
-
-def _range(low: int, high: int) -> str:
-    return f"{low}" if low == high else f"{low} to {high}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,14 +47,15 @@ def write(derived: Derived) -> Path:
     Returns:
         The page's path, in `derived.out`.
     """
-    every = store.collect(derived.folder)
+    every, histories = store.collect(derived.folder), store.histories(derived.folder)
     page = pages.render(
         "report.html.j2",
         name=derived.folder.resolve().name,
         options=derived.asked,
         fitted=derived.runs.height,
         **_found(derived, every),
-        pictures=_pictures(derived),
+        remarks=remarks(derived.runs, histories),
+        pictures=_pictures(derived, histories),
         **_settings(derived.folder, every),
         **_runs(every),
         made=_made(derived.folder, every),
@@ -97,7 +98,6 @@ def _found(derived: Derived, every: pl.DataFrame) -> dict[str, Any]:
         "most_findings": MOST_FINDINGS,
         "difference": _difference(known),
         "expected": _expected(known, derived.runs),
-        "remarks": remarks(derived.runs, store.histories(derived.folder)),
         "limits": limits,
         "sound": "" if limits else _sound(derived, every),
     }
@@ -217,8 +217,8 @@ def _label(e: Exponent, fits: Sequence[Exponent]) -> str:
 # --- pictures -----------------------------------------------------------------------------------------------
 
 
-def _pictures(derived: Derived) -> list[dict[str, str]]:
-    fits, histories = derived.fits, store.histories(derived.folder)
+def _pictures(derived: Derived, histories: Mapping[str, pl.DataFrame]) -> list[dict[str, str]]:
+    fits = derived.fits
     found = [f"{_label(e, fits)} {e.alpha:.2f}" for e in fits[:MOST_FINDINGS] if e.alpha is not None]
     told = f"exponents: {'; '.join(found)}{' ...' if len(fits) > MOST_FINDINGS else ''}" if found else ""
     return pages.pictures(figures.panels(fits, derived.runs, histories, store.pictured(derived.folder)), told)

@@ -137,8 +137,8 @@ class TasksConfig(RunConfig):
             refuse("tasks.rare", tasks.rare, f"at most {tasks.count}, tasks.count")
         if gap and tasks.count == 1:
             refuse("injection.gap", gap, "0 with one task only")
-        if gap and gap * float(tasks.frequencies()[(tasks.rare or tasks.count) - 1]) > 1.0:
-            most = math.floor(1.0 / float(tasks.frequencies()[(tasks.rare or tasks.count) - 1]))
+        most = math.floor(1.0 / float(tasks.frequencies()[(tasks.rare or tasks.count) - 1]))
+        if gap > most:
             refuse("injection.gap", gap, f"at most {most}, where one batch holds no other task than tasks.rare")
         if self.data.unique and (gap or exact):
             refuse("data.unique", self.data.unique, "0 with injection.gap or train.gradient=population")

@@ -33,12 +33,10 @@ def panels(found: Sequence[Setting], histories: Mapping[str, pl.DataFrame]) -> l
         steps = " and ".join(
             f"{step:,.0f}" for step in table.group_by("share").agg(pl.col("step").mean()).sort("share")["step"]
         )
-        low, high = setting.mixture.staircase(setting.rare)
-        critical = f"{low}" if low == high else f"{low} to {high}"
         said = (
             f"Captured share of the withheld task beyond chance, after {steps} steps (broken and whole lines), right "
             f"before a return. Grey: the best encoder's, upright where ties leave it open. The critical width is "
-            f"{critical}."
+            f"{setting.critical}."
         )
         draw = partial(_retained, table=table)
         made.append(Panel(f"tasks_retention{number}", f"What is retained{told}", said, draw, entries))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 EQUAL = 1e-9  # utilities closer than this share of each other are tied
 COMMON_MASS = 0.8  # of all samples, that of the common tasks
@@ -150,11 +150,6 @@ def residual_slope(beta: float, decay: float, endless_tasks: bool = True) -> flo
         endless_tasks: whether there are infinitely many.
     """
     return (min(beta, decay) if endless_tasks else decay) - 1.0
-
-
-def local_slopes(widths: Int[np.ndarray, " widths"], losses: Float[np.ndarray, " widths"]) -> Float[np.ndarray, " n"]:
-    """d log loss / d log width between neighbouring widths."""
-    return np.diff(np.log(losses)) / np.diff(np.log(widths))
 
 
 def optimal_exponent(alpha: float, beta: float) -> float:
