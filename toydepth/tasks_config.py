@@ -104,7 +104,7 @@ class TasksTrain(Train):
         return second if step < second < following else following
 
 
-RATES = {"adam": 0.01, "adamw": 0.003, "sgd": 0.3}
+RATES = {"adam": 0.01, "adamw": 0.003, "sgd": 0.1}
 CLIP = 1.0  # as published
 MOST_CYCLES = 50  # evaluated, unless more are asked for
 
