@@ -277,19 +277,31 @@ def seen(shape: Shape, state: Tree, hyper: Tree, batches: Tree, context: Tree, s
 # A loop's body is compiled by itself, so that these three give the same bits in a program of their own.
 
 
+def _mapped(f: Callable[[Tree], Tree], batches: Tree) -> Tree:
+    """`jax.lax.map` over batches that stays a loop where there is one batch only: a loop that is known to run once is
+    compiled together with what stands around it."""
+    count = jax.lax.optimization_barrier(jnp.int32(len(jax.tree.leaves(batches)[0])))
+    out = jax.eval_shape(lambda batches: jax.lax.map(f, batches), batches)
+
+    def body(i: Any, out: Tree) -> Tree:
+        return jax.tree.map(lambda rows, row: rows.at[i].set(row), out, f(_at(batches, i)))
+
+    return jax.lax.fori_loop(0, count, body, jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), out))
+
+
 def predictions(problem: Problem, params: Tree, batches: Tree, context: Tree, hyper: Tree) -> Tree:
     """What a run says of every sample of batches that are stacked on a leading axis."""
-    return jax.lax.map(lambda batch: problem.predict(params, batch, context, hyper), batches)
+    return _mapped(lambda batch: problem.predict(params, batch, context, hyper), batches)
 
 
 def targets(problem: Problem, batches: Tree, context: Tree, hyper: Tree) -> Tree:
     """What it should have said."""
-    return jax.lax.map(lambda batch: problem.target(batch, context, hyper), batches)
+    return _mapped(lambda batch: problem.target(batch, context, hyper), batches)
 
 
 def score(problem: Problem, predictions: Tree, targets: Tree) -> tuple[Any, Any, Any, Any]:
     """The mean loss, its standard error, and the mean losses of either half of the samples."""
-    losses = jax.lax.map(lambda pair: problem.compare(*pair), (predictions, targets))
+    losses = _mapped(lambda pair: problem.compare(*pair), (predictions, targets))
     halves = jnp.mean(losses[:, 0::2]), jnp.mean(losses[:, 1::2])  # a lone sample has no second half
     return jnp.mean(losses), jnp.std(losses) / math.sqrt(losses.size), *halves
 
