@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 import itertools
 import math
+import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -216,7 +218,7 @@ def own_code(config: RunConfig) -> dict[str, str]:
 
 def flatten(config: RunConfig) -> dict[str, Any]:
     """{dotted name: value} of every field."""
-    return flat_tree(dataclasses.asdict(config), "")
+    return {name: operator.attrgetter(name)(config) for name, _ in fields_of(type(config), "")}
 
 
 def word(reference: str) -> str:
@@ -238,7 +240,8 @@ def flat_tree(tree: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return flat
 
 
-def fields_of(kind: type, prefix: str) -> list[tuple[str, dataclasses.Field[Any]]]:
+@functools.cache
+def fields_of(kind: type, prefix: str) -> tuple[tuple[str, dataclasses.Field[Any]], ...]:
     """(dotted name, its dataclass field) of a config's fields, below a prefix."""
     specs: list[tuple[str, dataclasses.Field[Any]]] = []
     for spec in dataclasses.fields(kind):
@@ -247,4 +250,4 @@ def fields_of(kind: type, prefix: str) -> list[tuple[str, dataclasses.Field[Any]
         else:
             section: Any = spec.default_factory
             specs += fields_of(section, f"{prefix}{spec.name}.")
-    return specs
+    return tuple(specs)
