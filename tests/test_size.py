@@ -53,7 +53,7 @@ SIZES = {
     "states": {
         "teacher": {"depth": 2, "width": 512},
         "train": {"batch": 16, "steps": 8, "eval_every": 8, "checkpoint_every": 2},
-        "student": {"depth": 16},
+        "student": {"depth": 18},
     },
 }
 RATES = {"programs": [0.001], "batches": [0.001], "states": [1e-5, 2e-5]}

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 Tree = Any
 WAITING_BYTES = 64e6  # the bound on states that wait to be written
-LIBRARIES_BYTES = 330e6  # what training and the report at its end import, and the first compilation
+LIBRARIES_BYTES = 380e6  # what training and the report at its end import, and the first compilation
+DEVICE_BYTES = 160e6  # the programs of every further device, compiled at once with the others
 PROGRAM_BYTES = 23e6  # the programs of every further shape
 
 
@@ -107,7 +108,7 @@ class Sizes:
             batches=devices * slots * self._staged(rows, devices) * self.batch,
             teachers=self.fixed * (cohorts + slots * (devices + 1)),
             host=copies + min(states, max(largest, WAITING_BYTES)) + 1.5 * largest,
-            programs=LIBRARIES_BYTES + PROGRAM_BYTES * len(width),
+            programs=LIBRARIES_BYTES + DEVICE_BYTES * (devices - 1) + PROGRAM_BYTES * len(width),
         )
 
     def _staged(self, rows: int, devices: int) -> int:
