@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Tree = Any
 WAITING_BYTES = 64e6  # the bound on states that wait to be written
-LIBRARIES_BYTES = 380e6  # what training and the report at its end import, and the first compilation
+LIBRARIES_BYTES = 360e6  # what training and the report at its end import, and the first compilation
 DEVICE_BYTES = 160e6  # the programs of every further device, compiled at once with the others
 PROGRAM_BYTES = 23e6  # the programs of every further shape
 
