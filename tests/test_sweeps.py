@@ -370,10 +370,12 @@ def test_every_sweep_trains(name, monkeypatch):
 
 
 def programs(configs: list[Any]) -> frozenset[Any]:
-    """All that is compiled for runs, and every choice that is made by name."""
+    """All that is compiled for runs, and every choice that is made by name, that of the fit too."""
     return frozenset((Member("", config).shape, *choices(config)) for config in configs)
 
 
 def choices(config: Any) -> list[str]:
     fields = flatten(config)
-    return [value for name, value in fields.items() if isinstance(value, str) and not name.startswith("sweep.")]
+    return [
+        value for name, value in fields.items() if isinstance(value, str) and name not in ("sweep.name", "sweep.root")
+    ]

@@ -274,12 +274,12 @@ def seen(shape: Shape, state: Tree, hyper: Tree, batches: Tree, context: Tree, s
     return Seen(params, gradient, update, objective, batches, context, hyper)
 
 
-# A loop's body is compiled by itself, so that these three give the same bits in a program of their own.
+# A loop's body is compiled by itself, so that predictions, targets and score give the same bits in programs of their
+# own. One that is known to run once would be compiled together with what stands around it.
 
 
-def _mapped(f: Callable[[Tree], Tree], batches: Tree) -> Tree:
-    """`jax.lax.map` over batches that stays a loop where there is one batch only: a loop that is known to run once is
-    compiled together with what stands around it."""
+def _looped(f: Callable[[Tree], Tree], batches: Tree) -> Tree:
+    """`jax.lax.map` over batches that stays a loop where there is one batch only."""
     count = jax.lax.optimization_barrier(jnp.int32(len(jax.tree.leaves(batches)[0])))
     out = jax.eval_shape(lambda batches: jax.lax.map(f, batches), batches)
 
@@ -291,17 +291,17 @@ def _mapped(f: Callable[[Tree], Tree], batches: Tree) -> Tree:
 
 def predictions(problem: Problem, params: Tree, batches: Tree, context: Tree, hyper: Tree) -> Tree:
     """What a run says of every sample of batches that are stacked on a leading axis."""
-    return _mapped(lambda batch: problem.predict(params, batch, context, hyper), batches)
+    return _looped(lambda batch: problem.predict(params, batch, context, hyper), batches)
 
 
 def targets(problem: Problem, batches: Tree, context: Tree, hyper: Tree) -> Tree:
     """What it should have said."""
-    return _mapped(lambda batch: problem.target(batch, context, hyper), batches)
+    return _looped(lambda batch: problem.target(batch, context, hyper), batches)
 
 
 def score(problem: Problem, predictions: Tree, targets: Tree) -> tuple[Any, Any, Any, Any]:
     """The mean loss, its standard error, and the mean losses of either half of the samples."""
-    losses = _mapped(lambda pair: problem.compare(*pair), (predictions, targets))
+    losses = _looped(lambda pair: problem.compare(*pair), (predictions, targets))
     halves = jnp.mean(losses[:, 0::2]), jnp.mean(losses[:, 1::2])  # a lone sample has no second half
     return jnp.mean(losses), jnp.std(losses) / math.sqrt(losses.size), *halves
 
