@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 Tree = Any
 WAITING_BYTES = 64e6  # the bound on states that wait to be written
-LIBRARIES_BYTES = 360e6  # what training and the report at its end import, and the first compilation
-DEVICE_BYTES = 160e6  # the programs of every further device, compiled at once with the others
+LIBRARIES_BYTES = 375e6  # what training and the report at its end import, and the first compilation
+SPREAD_BYTES = 135e6  # programs for several devices instead of one
+DEVICE_BYTES = 16e6  # the programs of every further device
 PROGRAM_BYTES = 23e6  # the programs of every further shape
 
 
@@ -108,7 +109,7 @@ class Sizes:
             batches=devices * slots * self._staged(rows, devices) * self.batch,
             teachers=self.fixed * (cohorts + slots * (devices + 1)),
             host=copies + min(states, max(largest, WAITING_BYTES)) + 1.5 * largest,
-            programs=LIBRARIES_BYTES + DEVICE_BYTES * (devices - 1) + PROGRAM_BYTES * len(width),
+            programs=LIBRARIES_BYTES + _spread(devices) + PROGRAM_BYTES * len(width),
         )
 
     def _staged(self, rows: int, devices: int) -> int:
@@ -123,6 +124,11 @@ class Sizes:
             return width * max(lane.activations + 3 * lane.params, lane.scored + lane.params)
         copies = (width + 1) * lane.state if width > 1 else 0.0
         return lane.params + max(lane.activations + copies, lane.scored)
+
+
+def _spread(devices: int) -> float:
+    """Bytes of the programs that one device does without."""
+    return SPREAD_BYTES + DEVICE_BYTES * (devices - 1) if devices > 1 else 0.0
 
 
 def tree_bytes(tree: Tree) -> int:
