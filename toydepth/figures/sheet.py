@@ -14,7 +14,7 @@ from . import plain, save
 from .style import LIGHT, Panel, legend_below
 
 PANEL_INCHES = (4.4, 3.7)
-LINE_INCHES, LETTERS_PER_INCH = 0.15, 17.5  # of the text below
+LINE_INCHES, LETTERS_PER_INCH = 0.15, 16  # of the text below
 
 
 def sheet(panels: Sequence[Panel], path: Path, caption: str = "", columns: int = 3) -> Path:

@@ -145,7 +145,7 @@ def _row(found: Probed, verdict: Verdict) -> dict[str, Any]:
         "parallel": None if made is None else made.share("parallel"),
         "early": None if found.clusters is None else found.clusters.share,
         "common": None if split is None else split.common,
-        "verdict": verdict.words,
+        "verdict": verdict.assembly,  # its words stand where the subject is shown
     }
 
 

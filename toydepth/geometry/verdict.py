@@ -78,7 +78,7 @@ def judge(found: Probed) -> Verdict:
         count = sum(sign.present is True for sign in signs if sign.assembly == shown[0])
         known = sum(sign.present is not None for sign in signs if sign.assembly == shown[0])
         return Verdict(shown[0], f"{shown[0]} ({count} of its {known} signs)", signs)
-    return Verdict("mixed", f"mixed: {' and '.join(shown) or 'the signs of none'}", signs)
+    return Verdict("mixed", f"mixed: {' and '.join(shown) or 'no assembly has its signs'}", signs)
 
 
 def _refusal(found: Probed) -> str:
