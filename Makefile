@@ -35,7 +35,7 @@ bench: .venv/bench  ## toydepth beside PyTorch and plain JAX: speed, compilation
 	@touch $@
 
 test: setup  ## All tests
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 abuse: setup  ## Kills, full disks, damaged files, two commands at once, in full: nothing may be lost
 	$(BIN)/python -m pytest -m abuse

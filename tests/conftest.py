@@ -17,10 +17,11 @@ absl.logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 
 @pytest.fixture(autouse=True, scope="session")
-def compile_cache(tmp_path_factory):
-    """Equal programs are compiled once in a session, also by the commands that tests start."""
+def compile_cache(tmp_path_factory, worker_id):
+    """Equal programs are compiled once, by whichever worker comes first, also for the commands that tests start."""
+    session = tmp_path_factory.getbasetemp()
     settings = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("compiled")),
+        "jax_compilation_cache_dir": str((session if worker_id == "master" else session.parent) / "compiled"),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": 0,
     }
@@ -36,6 +37,13 @@ def logging_as_before():
     before = root.handlers[:], root.level, absl_log.handlers[:], absl_log.propagate
     yield
     root.handlers[:], root.level, absl_log.handlers[:], absl_log.propagate = before
+
+
+@pytest.fixture
+def without_pictures(monkeypatch):
+    """Commands draw no figures and write no page, which take longer than small networks train: others' concern."""
+    monkeypatch.setattr("toydepth.figures.draw", lambda *arguments: [])
+    monkeypatch.setattr("toydepth.report.write", lambda derived: derived.out / "report.html")
 
 
 @pytest.fixture

@@ -134,6 +134,7 @@ def test_step_by_step_is_the_engines_training(tmp_path):
 
 
 @pytest.mark.parametrize("preset", ["nan", "eager", "overfit", "profile"])
+@pytest.mark.usefixtures("without_pictures")
 def test_each_preset_works_alone_and_in_a_multirun(preset, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     few = ["train.steps=2"] if preset == "eager" else ["train.steps=10"]
@@ -156,6 +157,7 @@ def test_a_preset_wins_over_a_named_sweep(tmp_path, monkeypatch, capsys):
     assert "steps: 7\n" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_overfitting_reuses_one_batch(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["student.depth=4", "train.steps=400", "optimizer.lr=0.02", *SMALL]
@@ -174,6 +176,7 @@ def test_overfitting_is_to_one_batch_only(tmp_path, monkeypatch, capsys):
     assert "data.unique=32: allowed is train.batch=16" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_scalars_for_tensorboard(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = [*SMALL, "student.depth=1", "train.steps=20", "train.eval_every=5", "train.twin=false"]

@@ -318,6 +318,7 @@ def test_a_run_is_opened_with_the_code_that_it_was_made_with():
         toydepth.open(folder)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_an_own_problem_trains_and_is_fitted_against_its_size(problem, capsys):
     words = f"problem=my_problem.py map.width=8 map.rank=1,2 sweep.name=rank {SMALL} train.steps=200 optimizer.lr=0.02"
     assert main(["run", *shlex.split(words)]) == 0

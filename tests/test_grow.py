@@ -12,6 +12,8 @@ from toydepth.locks import Claim
 from toydepth.problems import problem_of
 from toydepth.sweep import plan, train
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 
 def config(depth, root, steps=30, **student):
     return parse(

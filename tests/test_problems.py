@@ -101,6 +101,7 @@ def test_every_problem_is_tested_here():
     assert set(SMALL) == set(SWEPT) == set(SIZES) == set(WRONG) == set(SCHEMAS)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_run_alone_equals_the_run_in_company_and_shapes_compile_once(problem):
     before = programs.traces["student"]
     assert typed(problem, SWEPT[problem], "seed=0,1") == 0
@@ -114,6 +115,7 @@ def test_a_run_alone_equals_the_run_in_company_and_shapes_compile_once(problem):
     assert not any(equal(alone, other) for other in others)
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_an_interrupted_sweep_continues_bit_for_bit_and_a_finished_one_trains_nothing(problem, monkeypatch):
     assert typed(problem, SWEPT[problem], name="undisturbed") == 0
     asked = iter([False, False, False, True])
@@ -154,6 +156,7 @@ def test_a_sweep_is_fitted_and_reported_from_its_folder(problem, capsys):
     assert "memory" in capsys.readouterr().out.lower()
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_run_is_opened_and_repeats_its_loss(problem):
     assert typed(problem, "runtime.devices=1") == 0
     (path,) = runs().values()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from test_engine import Memory
 
 from toydepth import cli, config, engine, ensemble, forecast, store
+from toydepth.devices import give_back_memory
 from toydepth.ensemble import Member
 
 # A process's memory at its peak above what it holds when it has imported JAX and set up its devices, in bytes.
@@ -97,6 +99,20 @@ def test_what_grows_with_what(tiny):
     assert memory(tiny, devices=2).batches > 1.6 * base.batches
     assert memory(tiny, student__scheme="rk4").working > 2 * base.working
     assert memory(tiny, train__eval_batches=300).working > 5 * base.working
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="measures memory as Linux tells it")
+def test_freed_memory_is_given_back():
+    def held():
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+
+    blocks = [bytearray(64_000) for _ in range(2000)]  # too small to be mapped one by one
+    del blocks[:-1]  # the last one keeps all of the others from being given back by themselves
+    before = held()
+    give_back_memory()
+    assert before - held() > 60e6 or platform.libc_ver()[0] != "glibc"
+    assert len(blocks) == 1
 
 
 # --- splitting and refusing -------------------------------------------------------------------------------------

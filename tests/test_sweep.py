@@ -35,6 +35,7 @@ def results(folder):
     return {row[0]: row[1:] for row in kept}
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_multirun_compiles_once_per_group_and_equals_its_runs_alone(here):
     traces, passes = Counter(programs.traces), Counter(batches.passes)
     grid = ["-m", "teacher=tied,independent", "student.depth=2,4,8", "target=kl", "target.temperature=0.03,0.3"]
@@ -78,6 +79,7 @@ def test_a_sweeps_folder_is_complete(here):
         assert set(result) >= {"parameters", "flops", "compile_seconds", "seconds", "versions", "device", "batching"}
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_hopeless_rates_are_recorded_and_left_out(here, capsys):
     """With MSE; test_engine.py has both losses."""
     common = ["-m", "optimizer=sgd,adam", "student.depth=1,2", "seed=0"]
@@ -99,6 +101,7 @@ def test_hopeless_rates_are_recorded_and_left_out(here, capsys):
     assert "4 diverged" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_run_killed_before_its_result_was_written_is_finished_from_its_checkpoint(here):
     words = ["-m", "student.depth=1,2", "sweep.name=s"]
     assert run(*words) == 0
@@ -112,6 +115,7 @@ def test_a_run_killed_before_its_result_was_written_is_finished_from_its_checkpo
     assert {path: path.read_text() for path in Path("outputs/s").rglob("history.jsonl")} == histories
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_what_cannot_be_written_fails_its_own_run_only(here, monkeypatch):
     save = checkpoint.save
 

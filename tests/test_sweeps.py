@@ -324,24 +324,24 @@ def test_a_poor_document_is_noticed():
 
 
 CUT = {
+    "depth": ["student.depth=2,4", "train.eval_every=20", "teacher.width=8", "teacher.depth=8"],
     "time": ["teacher.width=4", "target.vocab=8"],
-    "paper_time_exp1": ["teacher.width=4", "target.vocab=8", "target.temperature=0.001,1"],
-    "paper_time_exp1_1": ["teacher.width=4", "target.vocab=8", "target.temperature=0.001,1"],
-    "paper_time_exp2": ["teacher.width=4", "target.vocab=8", "student.init=0,1"],
-    "paper_time_exp2_1": ["teacher.width=4", "target.vocab=8", "student.init=0,1"],
+    "width": ["features.count=24", "student.width=3,6,12"],
+    "tasks": ["tasks.count=4", "tasks.features=2", "tasks.inputs=16", "student.width=2,4", "train.twin=false"],
+    "paper_time_exp1": ["target.temperature=0.001,1"],
+    "paper_time_exp1_1": ["target.temperature=0.001,1"],
+    "paper_time_exp2": ["student.init=0,1"],
+    "paper_time_exp2_1": ["student.init=0,1"],
     "time_reuse": ["data.unique=0,640"],
     "scheme": ["student.scheme=rk4"],
     "width_control": ["student.hidden=32"],
-    "width_phase": ["student.decay=-1,0.1", "student.width=10,15,25"],
-    "width_density": ["features.density=1,4", "student.width=10,15,25"],
-    "width_start": ["student.width=5,7,10,39,63,100"],
-    "paper_width_exp10": ["features.exponent=1,2", "student.decay=-1,1", "student.width=10,15,25"],
-    "paper_width_exp10_3": ["features.exponent=0,1", "student.decay=-1,1", "student.width=10,15,25"],
-    "paper_width_exp15": ["features.density=1,2.62137", "student.decay=-1,1", "student.width=10,15,25"],
-    "paper_width_exp17": ["student.width=8,16,32"],
-    "tasks": ["student.width=2,4", "train.twin=false"],
-    "tasks_frequency": ["student.width=2,4", "train.twin=false", "tasks.frequency_boost=1,4.5"],
-    "tasks_retention": ["student.width=2,4", "injection.gap=0,256", "optimizer.lr=0.003"],
+    "width_phase": ["student.decay=-1,0.1"],
+    "width_density": ["features.density=1,2"],
+    "paper_width_exp10": ["features.exponent=1,2", "student.decay=-1,1"],
+    "paper_width_exp10_3": ["features.exponent=0,1", "student.decay=-1,1"],
+    "paper_width_exp15": ["features.density=1,2.62137", "student.decay=-1,1"],
+    "tasks_frequency": ["tasks.frequency_boost=1,4.5"],
+    "tasks_retention": ["injection.gap=0,5", "optimizer.lr=0.003"],
 }  # the rest is in other sweeps
 
 
@@ -351,15 +351,13 @@ TRAINED: dict[Any, str] = {}  # the first sweep with these programs
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_sweep_trains(name, monkeypatch):
-    """Cut down to one replicate and, of depth, small networks, two depths and one temperature, so that many have equal
-    programs: those are trained once. Pages, which take as long, are other tests' concern."""
+    """Cut down to one replicate, few values and small networks, so that many have equal programs: those are trained
+    once. Pages, which take as long, are other tests' concern."""
     monkeypatch.setattr("toydepth.report.write", lambda derived: derived.out / "report.html")
     words = ["seed=0", "train.steps=20", "train.batch=64", "train.eval_batches=2", "train.checkpoint_every=20"]
     first = sweep(name)[0]
-    if first.problem == "depth":
-        words += ["student.depth=2,4", "train.eval_every=20", "teacher.width=8", "teacher.depth=8"]
-        words += ["target.temperature=0.1"] if first.target.loss == "kl" else []
-    words = [f"+sweeps={name}", *words, *CUT.get(name, CUT.get(first.problem, []))]
+    words += ["target.temperature=0.1"] if first.problem == "depth" and first.target.loss == "kl" else []
+    words = [f"+sweeps={name}", *words, *CUT[first.problem], *CUT.get(name, [])]
     configs = composed(*words)
     if (other := TRAINED.setdefault(programs(configs), name)) != name:
         pytest.skip(f"its programs are those of {other}")

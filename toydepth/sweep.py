@@ -12,7 +12,7 @@ from typing import Any
 
 from . import cluster, derive, files, store
 from .config import ConfigError, RunConfig, own_code, resolve, run_id
-from .devices import setup
+from .devices import give_back_memory, setup
 from .locks import Holder
 from .problems import problem_of
 
@@ -156,6 +156,7 @@ def _report(summary: Summary, runs: Sequence[_Run], trained: bool) -> None:
     derived = None
     if size and not config.runtime.debug and summary.counts["done"] and (named or len(runs) > 1):
         try:
+            give_back_memory()  # figures take some of their own
             derived = derive.derive(summary.folder, figure=trained)
             from . import report  # and with it matplotlib
 

@@ -107,6 +107,8 @@ def compose(context: HydraContext, master: DictConfig, points: Sequence[Sequence
     def is_group(override: Override) -> bool:
         """Whether the override chooses an option of a group, and not a value."""
         key = override.key_or_group
+        if "." in key:  # a field; asking for a group takes Hydra a tenth of a second
+            return False
         if key not in groups:
             options = loader.get_group_options(key, config_name=master.hydra.job.config_name, overrides=hydra_overrides)
             groups[key] = bool(options)
