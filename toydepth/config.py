@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -133,7 +134,7 @@ def allowed(problem: str = "depth") -> dict[str, str]:
 
 def build(kind: type, tree: Mapping[str, Any], prefix: str, root: type) -> Any:
     """A dataclass of fields from a nested mapping; `prefix` and `root` are where it stands, for messages."""
-    specs = {spec.name: spec for spec in dataclasses.fields(kind)}
+    specs = _specs(kind)
     for key in tree:
         if key not in specs:
             raise ConfigError(f"{prefix}{key}: no such field; {_hint(prefix + str(key), root, list(specs))}")
@@ -151,6 +152,11 @@ def build(kind: type, tree: Mapping[str, Any], prefix: str, root: type) -> Any:
         except (ValueError, TypeError):
             refuse(prefix + key, value, spec.metadata["allowed"])
     return kind(**values)
+
+
+@functools.cache
+def _specs(kind: type) -> dict[str, dataclasses.Field[Any]]:
+    return {spec.name: spec for spec in dataclasses.fields(kind)}
 
 
 def _hint(name: str, root: type, siblings: list[str]) -> str:

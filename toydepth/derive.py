@@ -72,7 +72,7 @@ def derive(folder: Path, options: FitOptions | None = None, out: Path | None = N
         with _whole(out / "exponents.csv") as path:
             exponents.to_frame(fits).write_csv(path)
     words = "; ".join(words for one in found if (words := one.options.words(size)))
-    caption = store.provenance(folder) + (f"   (fit {words})" if words else "")
+    caption = store.provenance(folder, table) + (f"   (fit {words})" if words else "")
     fit = [asdict(one.options) for one in found]
     record = json.loads(json.dumps({"fit": fit if len(fit) > 1 else fit[0], "exponents": exponents.to_dicts(fits)}))
     redrawn = figure or not (out / "alpha.png").exists()

@@ -35,7 +35,7 @@ def make(folder: Path, options: FitOptions | None = None, out: Path | None = Non
     runs = store.collect(folder)
     if runs.is_empty() or usable(runs).height:
         return write(derive(folder, options, out))
-    return write(Derived(folder, out or folder, options or FitOptions(), runs, [], store.provenance(folder)))
+    return write(Derived(folder, out or folder, options or FitOptions(), runs, [], store.provenance(folder, runs)))
 
 
 def write(derived: Derived) -> Path:

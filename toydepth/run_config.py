@@ -9,7 +9,7 @@ import itertools
 import math
 import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -218,7 +218,15 @@ def own_code(config: RunConfig) -> dict[str, str]:
 
 def flatten(config: RunConfig) -> dict[str, Any]:
     """{dotted name: value} of every field."""
-    return {name: operator.attrgetter(name)(config) for name, _ in fields_of(type(config), "")}
+    names, values = _getter(type(config))
+    return dict(zip(names, values(config), strict=True))
+
+
+@functools.cache
+def _getter(kind: type) -> tuple[tuple[str, ...], Callable[[RunConfig], tuple[Any, ...]]]:
+    """The names of a schema's fields, and what gets all of their values."""
+    names = tuple(name for name, _ in fields_of(kind, ""))
+    return names, operator.attrgetter(*names)
 
 
 def word(reference: str) -> str:

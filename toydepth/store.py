@@ -45,6 +45,7 @@ RESULT = {
     "compile_seconds": pl.Float64,
     "seconds": pl.Float64,
 }
+NUMBERS = {int, float, type(None)}  # what stands in a line of a history
 ADHOC = "adhoc"
 ENDED = ("done", "diverged")  # what is not trained again
 STATUS = (*ENDED, "running", "failed")
@@ -306,42 +307,79 @@ def write_config(folder: Path, config: RunConfig) -> None:
 
 
 def collect(folder: Path) -> pl.DataFrame:
-    """One row per run of a sweep's folder: `id`, `status`, `message`, its fields under dotted names, its result.
+    """One row per run of a sweep's folder: `id`, `status`, `message`, `commit`, its fields under dotted names, its
+    result.
 
     Fields that a run does not use are null. A run whose config is damaged or of another version is left out.
     """
-    runs = sorted(path for path in (folder / "runs").glob("*") if (path / "config.json").exists())
-    rows = [row for row in map(_row, runs) if row]
+    rows = [row for row in map(_row, _runs(folder)) if row]
     if not rows:
         return pl.DataFrame()
     frame = pl.DataFrame(rows, infer_schema_length=None)
-    return frame.with_columns(pl.col(name).cast(dtype, strict=False) for name, dtype in RESULT.items())
+    kinds = RESULT | {"commit": pl.String}
+    return frame.with_columns(pl.col(name).cast(dtype, strict=False) for name, dtype in kinds.items())
 
 
-def provenance(folder: Path) -> str:
-    """The command that made a sweep, and the commits of its finished runs."""
-    results = (result(path) for path in (folder / "runs").glob("*"))
-    commits = sorted({str(found["commit"]) for found in results if found.get("commit")})
+def provenance(folder: Path, runs: pl.DataFrame) -> str:
+    """The command that made a sweep, and the commits of the finished ones of its runs, a table of `collect`."""
+    commits = sorted(runs["commit"].drop_nulls().unique()) if runs.height else []
     command = str(files.read_json(folder / "sweep.json").get("command", ""))
     return command + (f"   (commit {', '.join(commits)})" if commits else "")
 
 
-def histories(folder: Path) -> dict[str, pl.DataFrame]:
-    """{run id: history} of a sweep's folder."""
-    return {path.name: history(path) for path in sorted((folder / "runs").glob("*")) if path.is_dir()}
+def histories(folder: Path) -> Mapping[str, pl.DataFrame]:
+    """{run id: history} of a sweep's folder, each read when it is first asked for."""
+    return _Histories(folder)
+
+
+class _Histories(Mapping[str, pl.DataFrame]):
+    def __init__(self, folder: Path):
+        self._runs = {path.name: path for path in _runs(folder)}
+        self._read: dict[str, pl.DataFrame] = {}
+
+    def __getitem__(self, run: str) -> pl.DataFrame:
+        if run not in self._read:
+            self._read[run] = history(self._runs[run])
+        return self._read[run]
+
+    def __contains__(self, run: object) -> bool:
+        return run in self._runs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._runs)
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+
+def _runs(folder: Path) -> list[Path]:
+    """The folders of a sweep's runs, in the order of names."""
+    try:
+        with os.scandir(folder / "runs") as found:  # which knows what is a folder without asking the disk again
+            names = sorted(entry.name for entry in found if entry.is_dir())
+    except FileNotFoundError:
+        return []
+    return [folder / "runs" / name for name in names]
 
 
 def _row(run: Path) -> dict[str, Any]:
     """A run's row of the table; empty if it does not say what it is."""
     stands, found, known = _standing(run), result(run), fields(run)
     if not known:
-        files.pass_over(run / "config.json", "damaged, or of another version")
+        if (run / "config.json").exists():
+            files.pass_over(run / "config.json", "damaged, or of another version")
         return {}
     status = found.get("status", "done") if found else stands.get("status", "running")
     row = {"id": run.name, "status": "running" if status == "done" and not found else status}
-    row |= {"message": stands.get("message", "")} | known | {name: found.get(name) for name in RESULT}
+    row |= {"message": stands.get("message", ""), "commit": _commit(found)} | known
+    row |= {name: found.get(name) for name in RESULT}
     measures = found.get("measures")
     return row | (dict.fromkeys(measures, None) | _numbers(measures) if isinstance(measures, dict) else {})
+
+
+def _commit(found: Mapping[str, Any]) -> str | None:
+    """The commit that a result is of, where that is known."""
+    return str(found["commit"]) if found.get("commit") else None
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
@@ -379,9 +417,9 @@ def _object(line: str) -> Any:
 
 def _sound(row: Mapping[str, Any]) -> bool:
     """Whether this is a line of a history."""
-    numbers = [value for value in row.values() if value is not None]
-    plain = all(type(value) is float or (type(value) is int and abs(value) < 2**63) for value in numbers)
-    return plain and type(row.get("step")) is int
+    values = row.values()
+    plain = NUMBERS.issuperset(map(type, values)) and type(row.get("step")) is int
+    return plain and all(abs(value) < 2**63 for value in values if type(value) is int)
 
 
 def _text(rows: Iterable[Mapping[str, Any]]) -> str:

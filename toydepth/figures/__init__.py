@@ -24,6 +24,7 @@ __all__ = ["DARK", "LIGHT", "Look", "Panel", "alpha_figure", "draw", "outline", 
 
 FIRST = "alpha.png"
 PANEL_INCHES = (4.2, 3.3)
+MOST_NAMED = 24  # regimes whose verdicts stand in the first picture
 
 
 def draw(
@@ -95,12 +96,14 @@ def alpha_figure(
     """Write the figure of a sweep: loss against the variable with its fits, local slopes, loss curves.
 
     `runs` is the table that the exponents were fitted to, `histories` maps run ids to their histories (any may be
-    missing). Colour and marker tell regimes apart; their verdicts stand below the panels. `caption` (the command, the
-    commit) goes into the last line, after the number of runs left out.
+    missing). Colour and marker tell regimes apart; their verdicts stand below the panels, of many only the first.
+    `caption` (the command, the commit) goes into the last line, after what is not named and what was left out.
     """
-    regimes = [e.regime for e in exponents]
-    lines = [wrap(plain(f"{words(e.regime, regimes)}  -  {_headline(e, exponents)}"), 150) for e in exponents]
-    footer = wrap("   ".join(part for part in (_left_out(exponents), plain(caption)) if part), 190)
+    regimes, named = [e.regime for e in exponents], exponents[:MOST_NAMED]
+    lines = [wrap(plain(f"{words(e.regime, regimes)}  -  {_headline(e, exponents)}"), 150) for e in named]
+    unnamed = len(exponents) - len(named)
+    told = [f"{unnamed} more regimes: exponents.csv"] if unnamed else []
+    footer = wrap("   ".join([*told, *filter(None, (_left_out(exponents), plain(caption)))]), 190)
     # Heights in inches, so that the panels keep theirs however many regimes there are.
     text_height = 0.2 * (sum(map(len, lines)) + len(footer)) + 0.25
     with matplotlib.rc_context(LIGHT.style()):
@@ -112,7 +115,7 @@ def alpha_figure(
             ax.set_title(panel.title)
         below = figure.add_subplot(grid[1, :])
         below.axis("off")
-        handles = [_handle(i, e) for i, e in enumerate(exponents)]
+        handles = [_handle(i, e) for i, e in enumerate(named)]
         if handles:
             below.legend(handles, ["\n".join(text) for text in lines], loc="upper left", borderaxespad=0)
         below.text(0, 0, "\n".join(footer), fontsize=8, color=LIGHT.grey, va="bottom", transform=below.transAxes)

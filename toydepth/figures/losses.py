@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from ..exponents import Exponent, members, usable
-from .style import Look, Panel, draw_levels, levels_of, limit_to, log_x, marker, say_if_empty, size_name, text
+from .style import Look, Panel, draw_levels, few, levels_of, limit_to, log_x, marker, say_if_empty, size_name, text
 
 
 def panels(exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]) -> list[Panel]:
     """The three panels of a sweep's first figure."""
-    name = size_name(exponents)
+    name, shown = size_name(exponents), few(exponents)
     return [
         Panel(
             "loss",
@@ -36,7 +36,8 @@ def panels(exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping
             "curves",
             "Loss curves",
             "Evaluation loss during training, means over replicates"
-            + ("." if len(exponents) <= MANY else f"; the least and the greatest {name} of each regime."),
+            + ("." if len(exponents) <= MANY else f"; the least and the greatest {name} of each regime.")
+            + (f" {len(shown)} of {len(exponents)} regimes." if len(shown) < len(exponents) else ""),
             partial(_curves, exponents=exponents, runs=runs, histories=histories),
         ),
     ]
@@ -100,7 +101,7 @@ def _curves(
     ax: Axes, look: Look, exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]
 ) -> None:
     name, shades = size_name(exponents), {}
-    for i, e in enumerate(exponents):
+    for i, e in few(list(enumerate(exponents))):
         rows = usable(members(runs, e))
         xs = rows[e.variable].unique().sort().to_list()
         for x in xs if len(exponents) <= MANY else sorted({xs[0], xs[-1]} if xs else []):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -19,11 +19,13 @@ from matplotlib.transforms import ScaledTranslation
 from ..exponents import Exponent, fitted
 from ..regimes import ALWAYS_SHOWN, DEPTH
 
+T = TypeVar("T")
 MARKERS = "osD^vPX*"
 # Loss ~ depth^-1 for a rough teacher, depth^-3 for a smooth one (Liu et al. 2026, arXiv 2602.05970, Eqs. 10-12).
 LEVELS = {1.0: "rough", 3.0: "smooth"}
 SCHEME = "student.scheme"
 LEGEND_LETTERS = 64  # in a line of a legend
+MOST_COURSES = 8  # regimes whose losses or exponents are shown against the step
 MANY = 1000.0  # the ratio of the ends from which a log axis without given ticks has one for each decade
 
 
@@ -163,8 +165,12 @@ def levels_of(exponents: Sequence[Exponent], runs: pl.DataFrame) -> dict[float, 
 
 def of_published_teachers(exponents: Sequence[Exponent], runs: pl.DataFrame) -> bool:
     """Whether the exponents are of loss in depth, and no fitted run has somebody's own teacher."""
-    kinds = _values("teacher.kind", exponents, runs)
-    return all(e.variable == DEPTH for e in exponents) and not any(":" in kind for kind in kinds)
+    if any(e.variable != DEPTH for e in exponents):
+        return False
+    kinds = runs["teacher.kind"].unique().drop_nulls() if "teacher.kind" in runs.columns else []
+    if any(":" in kind for kind in kinds):  # perhaps of runs that are not fitted
+        kinds = _values("teacher.kind", exponents, runs)
+    return not any(":" in kind for kind in kinds)
 
 
 def schemes(exponents: Sequence[Exponent], runs: pl.DataFrame) -> set[str]:
@@ -173,8 +179,19 @@ def schemes(exponents: Sequence[Exponent], runs: pl.DataFrame) -> set[str]:
 
 
 def _values(name: str, exponents: Sequence[Exponent], runs: pl.DataFrame) -> set[str]:
-    found = (fitted(runs, e)[name].drop_nulls() for e in exponents if name in runs.columns)
-    return {str(value) for values in found for value in values.unique()}
+    """A field's values among the fitted runs."""
+    if name not in runs.columns or not exponents:
+        return set()
+    if runs[name].n_unique() == 1:  # of thousands of runs it takes a while to say which are fitted
+        return {str(value) for value in runs[name].unique().drop_nulls()}
+    return {str(value) for e in exponents for value in fitted(runs, e)[name].unique().drop_nulls()}
+
+
+def few(regimes: Sequence[T]) -> list[T]:
+    """Those of many regimes whose courses are shown: evenly over all, with both ends."""
+    if len(regimes) <= MOST_COURSES:
+        return list(regimes)
+    return [regimes[round(at)] for at in np.linspace(0, len(regimes) - 1, MOST_COURSES)]
 
 
 def draw_levels(ax: Axes, look: Look, levels: Mapping[float, str]) -> None:

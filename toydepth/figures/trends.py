@@ -20,6 +20,7 @@ from .style import (
     Look,
     Panel,
     draw_levels,
+    few,
     last,
     levels_of,
     limit_to,
@@ -31,7 +32,7 @@ from .style import (
 )
 
 LOG_ABOVE = 8  # what a field's values must span for a log axis
-MOST_COURSES, MOST_BANDS = 8, 4  # regimes shown against the step, and with bands around their lines
+MOST_BANDS = 4  # regimes with bands around their lines
 
 Point = tuple[float, float, float | None, float | None]  # x, alpha, its interval
 
@@ -163,9 +164,7 @@ def step_panels(
     exponents: Sequence[Exponent], runs: pl.DataFrame, histories: Mapping[str, pl.DataFrame]
 ) -> list[Panel]:
     """A panel of the exponent against the step, if any regime's histories have steps in common."""
-    known = [(i, e) for i, e in enumerate(exponents) if e.alpha is not None]
-    if len(known) > MOST_COURSES:  # evenly over all, with both ends
-        known = [known[round(at)] for at in np.linspace(0, len(known) - 1, MOST_COURSES)]
+    known = few([(i, e) for i, e in enumerate(exponents) if e.alpha is not None])
     courses = [(i, e, course(e, runs, histories), budgets(e, runs)) for i, e in known]
     courses = [found for found in courses if len(found[2]) > 1]
     if not courses:
