@@ -98,6 +98,17 @@ def test_labels_hold_the_verdicts_and_the_footer_what_was_left_out(tmp_path, dra
     assert len(drawn[0].axes[0].lines[0].get_xdata()) == 5
 
 
+def test_of_many_regimes_some_are_named_and_the_others_counted(tmp_path, drawn):
+    runs, histories = sweep(temperatures=tuple(0.05 * i for i in range(1, 21)), replicates=1)
+    exponents = fit(runs)
+    alpha_figure(exponents, runs, histories, tmp_path / "alpha.png", "toydepth run")
+    entries, footer = texts(drawn[0])
+    assert (len(exponents), len(entries)) == (40, 24)
+    assert {entry.split(",")[0] for entry in entries} == {"tied", "independent"}
+    assert footer == "16 more regimes: exponents.csv   toydepth run"
+    assert len(drawn[0].axes[2].lines) == 2 * 8  # the least and the greatest depth of eight regimes
+
+
 def test_panels_show_points_twins_levels_and_curves(tmp_path, drawn):
     runs, histories = sweep()
     alpha_figure(fit(runs), runs, histories, tmp_path / "alpha.png")

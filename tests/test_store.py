@@ -108,7 +108,7 @@ RESULT = {"status": "done", "loss": 0.5, "steps": 10}
         *[
             ("history.jsonl", json.dumps(ROW | {name: value}))
             for name in ("loss", "step")
-            for value in ("1", True, [1])
+            for value in ("1", True, [1], 2**64)
         ],
         *[
             ("history.jsonl", line)
@@ -152,7 +152,8 @@ def test_collect_reads_folders_alone_and_unused_fields_are_null(tmp_path):
         run = store.run_folder(folder, run_id(one))
         store.write_config(run, one)
         if i < 3:
-            files.write_json(run / "result.json", {"status": "done", "loss": 0.5, "steps": 10, "converged": None})
+            made = {"commit": "abc1234"} if i < 2 else {}
+            files.write_json(run / "result.json", RESULT | {"converged": None} | made)
             store.write_status(run, "done", 10)
     (folder / "runs" / "stray").mkdir()
     runs = store.collect(folder)
@@ -160,6 +161,22 @@ def test_collect_reads_folders_alone_and_unused_fields_are_null(tmp_path):
     by_loss = dict(runs.select("target.loss", "target.temperature").unique().iter_rows())
     assert by_loss == {"mse": None, "kl": 1.0}
     assert runs["loss"].null_count() == 1
+    assert runs["commit"].to_list().count("abc1234") == 2
+    assert store.provenance(folder, runs) == "command   (commit abc1234)"
+    assert store.provenance(folder, runs.clear()) == "command"
+
+
+def test_histories_are_read_when_they_are_asked_for(tmp_path, monkeypatch):
+    read = []
+    monkeypatch.setattr(store, "history", lambda run: read.append(run.name) or run.name)
+    for name in "cab":
+        store.run_folder(tmp_path, name).mkdir(parents=True)
+    (tmp_path / "runs" / "file").touch()
+    histories = store.histories(tmp_path)
+    assert list(histories) == ["a", "b", "c"] and "b" in histories and "file" not in histories and not read
+    assert histories["b"] == histories["b"] == "b" and histories.get("d") is None
+    assert read == ["b"]
+    assert len(store.histories(tmp_path / "none")) == 0
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path):

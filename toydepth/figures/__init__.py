@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 from ..exponents import Exponent
 from ..regimes import CURVES
 from . import curves, losses, maps, tasks, trends, width
-from .style import DARK, LIGHT, Look, Panel, last, legend_below, marker, outline, words
+from .style import DARK, LIGHT, Look, Panel, few, last, legend_below, marker, outline, words
 
 __all__ = ["DARK", "LIGHT", "Look", "Panel", "alpha_figure", "draw", "outline", "panels", "svg", "words"]
 
@@ -96,11 +96,11 @@ def alpha_figure(
     """Write the figure of a sweep: loss against the variable with its fits, local slopes, loss curves.
 
     `runs` is the table that the exponents were fitted to, `histories` maps run ids to their histories (any may be
-    missing). Colour and marker tell regimes apart; their verdicts stand below the panels, of many only the first.
+    missing). Colour and marker tell regimes apart; their verdicts stand below the panels, of many only some.
     `caption` (the command, the commit) goes into the last line, after what is not named and what was left out.
     """
-    regimes, named = [e.regime for e in exponents], exponents[:MOST_NAMED]
-    lines = [wrap(plain(f"{words(e.regime, regimes)}  -  {_headline(e, exponents)}"), 150) for e in named]
+    regimes, named = [e.regime for e in exponents], few(list(enumerate(exponents)), MOST_NAMED)
+    lines = [wrap(plain(f"{words(e.regime, regimes)}  -  {_headline(e, exponents)}"), 150) for _, e in named]
     unnamed = len(exponents) - len(named)
     told = [f"{unnamed} more regimes: exponents.csv"] if unnamed else []
     footer = wrap("   ".join([*told, *filter(None, (_left_out(exponents), plain(caption)))]), 190)
@@ -115,7 +115,7 @@ def alpha_figure(
             ax.set_title(panel.title)
         below = figure.add_subplot(grid[1, :])
         below.axis("off")
-        handles = [_handle(i, e) for i, e in enumerate(named)]
+        handles = [_handle(i, e) for i, e in named]
         if handles:
             below.legend(handles, ["\n".join(text) for text in lines], loc="upper left", borderaxespad=0)
         below.text(0, 0, "\n".join(footer), fontsize=8, color=LIGHT.grey, va="bottom", transform=below.transAxes)

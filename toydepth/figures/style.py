@@ -187,11 +187,11 @@ def _values(name: str, exponents: Sequence[Exponent], runs: pl.DataFrame) -> set
     return {str(value) for e in exponents for value in fitted(runs, e)[name].unique().drop_nulls()}
 
 
-def few(regimes: Sequence[T]) -> list[T]:
-    """Those of many regimes whose courses are shown: evenly over all, with both ends."""
-    if len(regimes) <= MOST_COURSES:
+def few(regimes: Sequence[T], most: int = MOST_COURSES) -> list[T]:
+    """Those of many regimes that are shown: evenly over all, with both ends."""
+    if len(regimes) <= most:
         return list(regimes)
-    return [regimes[round(at)] for at in np.linspace(0, len(regimes) - 1, MOST_COURSES)]
+    return [regimes[round(at)] for at in np.linspace(0, len(regimes) - 1, most)]
 
 
 def draw_levels(ax: Axes, look: Look, levels: Mapping[float, str]) -> None:
