@@ -24,7 +24,7 @@ STEPS = 100_000  # seconds of training: enough for a signal to arrive in its mid
 LOCAL = "hydra.launcher.executor=submitit hydra.launcher.parallel=2 hydra.launcher.cpus=1"
 TINY = (
     "teacher.depth=6 teacher.width=4 teacher.hidden=8 train.batch=16 train.eval_every=2000 train.eval_batches=2 "
-    f"train.checkpoint_every=5000 optimizer=adam sweep.name=s student.depth=1,2 train.steps={STEPS}"
+    f"train.checkpoint_every=5000 optimizer=adam sweep.name=s sweep.report=false student.depth=1,2 train.steps={STEPS}"
 )
 SWEEP = [*TINY.split(), *LOCAL.split()]
 

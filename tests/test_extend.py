@@ -165,7 +165,7 @@ def test_fits_and_reports_need_the_folder_alone(page, installed, tmp_path):
 
 STEPS = 2000
 SMALL = f"""student.block=my_block.py:Gated student.depth=1 seed=0,1,2 sweep.name=s teacher.depth=8 teacher.width=4
-    teacher.hidden=8 train.batch=32 train.steps={STEPS} train.eval_every=250 train.eval_batches=2
+    teacher.hidden=8 sweep.report=false train.batch=32 train.steps={STEPS} train.eval_every=250 train.eval_batches=2
     train.checkpoint_every=500 optimizer=adam"""
 
 

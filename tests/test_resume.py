@@ -16,6 +16,7 @@ from toydepth import store
 SIZE = [
     "teacher.depth=8", "teacher.width=4", "teacher.hidden=8", "train.batch=32", "train.steps=2000", "optimizer=adam",
     "train.eval_every=250", "train.eval_batches=2", "train.checkpoint_every=500", "sweep.name=s",
+    "sweep.report=false",
 ]  # fmt: skip
 STEPS = 2000
 GRID = ["teacher=tied,independent", "student.depth=1", "seed=0,1"]

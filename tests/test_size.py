@@ -191,7 +191,7 @@ def test_plan_shows_the_parts_and_says_what_is_split(tmp_path, monkeypatch, capf
 
 TINY = [
     "teacher.depth=6", "teacher.width=4", "teacher.hidden=8", "train.batch=16", "train.steps=40",
-    "train.eval_batches=3", "optimizer=adam", "sweep.name=s",
+    "train.eval_batches=3", "optimizer=adam", "sweep.name=s", "sweep.report=false",
 ]  # fmt: skip
 
 

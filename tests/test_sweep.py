@@ -79,6 +79,18 @@ def test_a_sweeps_folder_is_complete(here):
         assert set(result) >= {"parameters", "flops", "compile_seconds", "seconds", "versions", "device", "batching"}
 
 
+def test_a_sweep_may_end_without_its_report(here, capsys):
+    words = ["-m", "student.depth=1,2", "seed=0,1", "sweep.name=s"]
+    assert run(*words, "sweep.report=false") == 0
+    assert {path.name for path in Path("outputs/s").iterdir()} == {"runs", "sweep.json"}
+    out = capsys.readouterr().out
+    assert "4 done: outputs/s" in out and "exponent" not in out
+    assert run(*words) == 0  # the same runs, none of them trained again
+    out = capsys.readouterr().out
+    assert "4 done (4 of them before)" in out and "exponent" in out
+    assert (Path("outputs/s") / "report.html").exists()
+
+
 @pytest.mark.usefixtures("without_pictures")
 def test_hopeless_rates_are_recorded_and_left_out(here, capsys):
     """With MSE; test_engine.py has both losses."""

@@ -107,6 +107,7 @@ class Sweep:
     root: str = text("outputs", matters=False)
     on_error: str = choice("record", "record", "raise", matters=False)
     fit: str | None = text(None, matters=False)  # options of `toydepth fit`, several between semicolons; null: none
+    report: bool = flag(True, matters=False)  # at the end fit what is done, draw it and write its page
 
 
 RATES = {"muon": 0.02, "adam": 1e-3, "adamw": 1e-3, "sgd": 0.1}

@@ -152,9 +152,9 @@ def _left(unfinished: dict[str, RunConfig], folder: Path) -> Counter[Holder]:
 def _report(summary: Summary, runs: Sequence[_Run], trained: bool) -> None:
     """Fits what is there, prints it, and says in one line how the command ended."""
     config = runs[0].config
-    named, size = config.sweep.name is not None, config.size
+    several, wanted = config.sweep.name is not None or len(runs) > 1, config.sweep.report and not config.runtime.debug
     derived = None
-    if size and not config.runtime.debug and summary.counts["done"] and (named or len(runs) > 1):
+    if config.size and wanted and several and summary.counts["done"]:
         try:
             give_back_memory()  # figures take some of their own
             derived = derive.derive(summary.folder, figure=trained)
