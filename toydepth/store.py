@@ -357,7 +357,7 @@ def _runs(folder: Path) -> list[Path]:
     try:
         with os.scandir(folder / "runs") as found:  # which knows what is a folder without asking the disk again
             names = sorted(entry.name for entry in found if entry.is_dir())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return [folder / "runs" / name for name in names]
 
