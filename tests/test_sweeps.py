@@ -337,6 +337,7 @@ CUT = {
     "width_control": ["student.hidden=32"],
     "width_phase": ["student.decay=-1,0.1"],
     "width_density": ["features.density=1,2"],
+    "width_start": ["features.count=200", "student.width=5,7,10,39,63,100"],  # those that its fits are of
     "paper_width_exp10": ["features.exponent=1,2", "student.decay=-1,1"],
     "paper_width_exp10_3": ["features.exponent=0,1", "student.decay=-1,1"],
     "paper_width_exp15": ["features.density=1,2.62137", "student.decay=-1,1"],
